@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
-import psycopg
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.db.connection import Connection, SessionSettings, set_session
 from tenantry.db.database import is_lost, take_role
 from tenantry.db.standby_registry import StandbyRegistry
-from tenantry.db.standby_store import UnusableStandbyError, read_identity
+from tenantry.db.standby_store import read_identity
 from tenantry.domain.standby_checks import (
     NEARER_HOST_INTERVAL,
     StandbySession,
@@ -54,22 +53,23 @@ class StandbyConnector:
 
     def __post_init__(self) -> None:
         self._link: StandbyLink | None = None
-        self._nearer: StandbyLink | None = None
+        # made in the background: `link` moves to it, when no batch uses the former one
+        self._next: StandbyLink | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._failures = 0
-        self._tries_at = 0.0
-        self._warned: dict[int, str] = {}
+        self._rests_until = 0.0
+        self._warned: dict[int, str] = {}  # the last warning of each host, by its place
 
     async def link(self) -> StandbyLink | None:
         """Return the connection, if there is one now."""
-        if self._nearer is not None:
-            await self._move(self._nearer)
+        if self._next is not None:
+            await self._move(self._next)
         link = self._link
         if link is not None and is_lost(link.connection):
             await self.drop(link)
             link = None
         hosts = len(self.hosts) if link is None else link.host
-        if hosts and self._connecting is None and self.registry.clock() >= self._tries_at:
+        if hosts and self._connecting is None and self.registry.clock() >= self._rests_until:
             self._connecting = asyncio.create_task(self._connect(hosts))
         return link
 
@@ -94,15 +94,15 @@ class StandbyConnector:
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait([self._connecting])
-        for link in filter(None, (self._link, self._nearer)):
+        for link in filter(None, (self._link, self._next)):
             await self._end(link)
-        self._link = self._nearer = None
+        self._link = self._next = None
 
     async def _move(self, link: StandbyLink) -> None:
         """Use another connection from now on. No batch uses the former one at this moment."""
         former = self._link
         self._link = link
-        self._nearer = None
+        self._next = None
         self._warned.pop(link.host, None)
         if former is not None:
             await self._end(former)
@@ -113,19 +113,19 @@ class StandbyConnector:
 
     def _rest(self) -> None:
         self._failures += 1
-        self._tries_at = self.registry.clock() + rest_after(self._failures)
+        self._rests_until = self.registry.clock() + rest_after(self._failures)
 
     async def _connect(self, hosts: int) -> None:
         """Connect to the first of the nearest ``hosts`` that can be used."""
         try:
             for number, conninfo in enumerate(self.hosts[:hosts]):
-                self._nearer = await self._try(number, conninfo)
-                if self._nearer is not None:
+                self._next = await self._try(number, conninfo)
+                if self._next is not None:
                     break
-            if self._nearer is None and self._link is None:
+            if self._next is None and self._link is None:
                 self._rest()
             else:
-                self._tries_at = self.registry.clock() + NEARER_HOST_INTERVAL
+                self._rests_until = self.registry.clock() + NEARER_HOST_INTERVAL
         finally:
             self._connecting = None
 
@@ -133,7 +133,7 @@ class StandbyConnector:
         try:
             async with asyncio.timeout(self.timeouts.connect):
                 return await self._open(number, conninfo)
-        except (psycopg.Error, TimeoutError, UnusableStandbyError) as error:
+        except Exception as error:  # noqa: BLE001  # it goes on to the next host after any error
             self._warn(number, error)
             return None
 
