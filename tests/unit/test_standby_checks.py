@@ -116,6 +116,7 @@ def test_a_registration_is_extended_in_time_and_on_each_new_primary() -> None:
 
 def test_a_standby_rests_longer_after_each_error_and_ten_seconds_at_most() -> None:
     assert [rest_after(failures) for failures in range(1, 7)] == [1, 2, 4, 8, 10, 10]
+    assert rest_after(10_000) == 10  # after a day
 
 
 def test_a_change_waits_until_each_registered_standby_has_replayed_it() -> None:

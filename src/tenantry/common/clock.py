@@ -50,8 +50,11 @@ def exponential(
     factor: float,
     ceiling: float,
 ) -> float:
-    """Return the seconds to wait after failed attempt number ``attempt``, from 1."""
-    return min(ceiling, first * factor ** (attempt - 1))
+    """Return the seconds to wait after failed attempt number ``attempt``, from 1, however many."""
+    try:
+        return min(ceiling, first * factor ** (attempt - 1))
+    except OverflowError:
+        return ceiling
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
