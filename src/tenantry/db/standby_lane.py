@@ -14,10 +14,7 @@ from tenantry.db.batcher import BatchMetrics
 from tenantry.db.connection import Rows
 from tenantry.db.database import Lane
 from tenantry.db.standby_connector import StandbyConnector, StandbyLink
-from tenantry.db.standby_store import (
-    REGISTRATION_SHOWN,
-    STANDBY_STATE,
-)
+from tenantry.db.standby_store import REGISTRATION_SHOWN, STANDBY_STATE
 from tenantry.db.statements import BoundStatement
 from tenantry.domain.standby_checks import (
     ANSWER_TIMEOUT,
@@ -102,7 +99,9 @@ class StandbyLane:
         return CheckSource.BEHIND if rows is None else rows
 
     def _was_behind(self, link: StandbyLink) -> bool:
-        """Whether the standby was behind and there is no newer position since."""
+        """Whether the standby was behind, and no newer position was taken since: asking it again
+        would cost a turn for nothing.
+        """
         newest = self.standby.registry.newest
         return newest is not None and link.behind_at == newest.taken_at
 

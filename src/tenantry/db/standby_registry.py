@@ -50,8 +50,8 @@ class _UsedStandby(msgspec.Struct):
     identity: StandbyIdentity
     connections: int = 0
     registration: Registration | None = None
-    written: datetime | None = None
-    """The expiry that the registration began with, by the primary's clock."""
+    first_expiry: datetime | None = None
+    """Of the registration as it was written first, by the primary's clock."""
     tried_at: float = -math.inf
     waiting: list[asyncio.Future[None]] = []
     """For the next attempt to register it."""
@@ -136,9 +136,9 @@ class StandbyRegistry:
         of a copy of the database are older.
         """
         standby = self._standbys[name]
-        if standby.registration is None or standby.written is None:
+        if standby.registration is None or standby.first_expiry is None:
             return False
-        return timeline == standby.registration.timeline and expires_at >= standby.written
+        return timeline == standby.registration.timeline and expires_at >= standby.first_expiry
 
     async def run(self) -> None:
         """Renew until canceled. Without standbys in use, the primary is not asked."""
@@ -181,7 +181,7 @@ class StandbyRegistry:
         former = standby.registration
         standby.registration = registered(former, row.timeline, asked_at, self.clock())
         if former is None or former.since != standby.registration.since:
-            standby.written = row.expires_at
+            standby.first_expiry = row.expires_at
         standby.answer_waiting(None)
 
     def _log_failure(self, error: Exception) -> None:
