@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tenantry.auth.rate_limits import RateLimiter
+from tenantry.auth.rate_limits import RateLimiter, subject_of_tenant
+from tenantry.auth.rate_limits_store import count_requests
 from tenantry.db.connection import Connection
-from tenantry.domain.errors import AuthUnavailableError
+from tenantry.domain.errors import AuthUnavailableError, RateLimitedError
 from tenantry.domain.plans import parse_catalog
 from tenantry.domain.rate_limits import DISTANT_DATABASE, NEAR_DATABASE, ShareTerms
 from tests.support.billing import until_blocked
@@ -26,6 +28,11 @@ requests_per_minute_per_key = 6000
 [[plans]]
 id = "narrow"
 [plans.limits]
+requests_per_minute_per_key = 1000
+[[plans]]
+id = "both"
+[plans.limits]
+requests_per_minute = 1500
 requests_per_minute_per_key = 1000
 """)
 CALLER = make_principal()
@@ -105,6 +112,26 @@ async def test_a_share_stays_usable_while_it_is_renewed(
         clock.advance(seconds=4)
         assert limiter.count_locally(CALLER) is not None
     assert await counted(connection) == 71
+
+
+async def test_requests_of_an_exhausted_key_leave_the_share_of_its_tenant_alone(
+    emptied: str, clock: ManualClock, connection: Connection
+) -> None:
+    caller = on_plan(CALLER, "both")
+    exhausted = msgspec.structs.replace(caller, id="key_exhausted")
+    async with distant(emptied, clock) as limiter, limiter_on(emptied, clock, CATALOG) as near:
+        assert await let_through(near, 1001, exhausted) == 1000
+        assert await let_through(limiter, 60, caller) == 60
+        clock.advance(seconds=3)
+        async with await Connection.connect(emptied) as locking:
+            await locking.execute("LOCK TABLE request_counts")
+            waiting = [asyncio.create_task(limiter.count(exhausted)) for _ in range(100)]
+            await until_blocked(emptied)
+            assert all(limiter.count_locally(caller) for _ in range(10))
+        refused = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(error) for error in refused} == {RateLimitedError}
+    subject = subject_of_tenant(caller.org_id)
+    assert await count_requests(connection, subject, since=0) == 1070
 
 
 async def test_a_share_ends_after_its_seconds(

@@ -21,8 +21,9 @@ LOCK_SUBJECTS: Final = Statement(
 )
 # The OFFSET 0 makes the planner find each subject's rows by the index, whatever its statistics.
 # Returned shares are of an earlier second, or nothing is wanted with them: so no row is written
-# twice. Clocks differ a little; counts more than a window ahead are of a wrong clock, and must not
-# make requests wait.
+# twice. What a valid share returns stays in use meanwhile, so as much is granted again (kept),
+# whatever the subjects within it lack. Clocks differ a little; counts more than a window ahead are
+# of a wrong clock, and must not make requests wait.
 TAKE: Final = Statement(
     """
 WITH requested AS (
@@ -30,7 +31,8 @@ WITH requested AS (
       FROM unnest($1, $2, $3, $4, $5, $6, $7) AS a (subject, quota, wanted, taken_in, unused, missing, within)
 ),
 measured AS (
-    SELECT a.*, coalesce(u.number, 0) AS used, u.oldest
+    SELECT a.*, coalesce(u.number, 0) AS used, u.oldest,
+           CASE WHEN a.taken_in >= $8 THEN least(a.unused, a.wanted) ELSE 0 END AS kept
       FROM requested a
       CROSS JOIN LATERAL (
                SELECT sum(n.number) AS number, min(n.second) FILTER (WHERE n.number > 0) AS oldest
@@ -47,7 +49,7 @@ lacking AS (
      GROUP BY within
 ),
 granted AS (
-    SELECT m.*, greatest(0, least(m.wanted - coalesce(l.number, 0), m.quota - m.used)) AS number
+    SELECT m.*, greatest(0, least(greatest(m.wanted - coalesce(l.number, 0), m.kept), m.quota - m.used)) AS number
       FROM measured m
       LEFT JOIN lacking l ON l.subject = m.subject
 ),
