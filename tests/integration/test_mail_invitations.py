@@ -504,6 +504,23 @@ async def test_removed_member_comes_back_by_accepting_and_never_by_a_claim(
     assert (await service.user("came-back").get(WHOAMI)).json()["orgId"] == org.id
 
 
+async def test_removed_member_does_not_come_back_by_an_invitation_of_before(
+    service: Service,
+) -> None:
+    org = await service.organization()
+    email = new_address()
+    invitation = await invite(org.owner, email, "admin")
+    token = await token_of(org.owner, invitation)
+    member = await join(service, org, "never-opened-it", "admin")
+    await remove_member(org.owner, member)
+    user = verified(service, "never-opened-it", email)
+    assert refusal(await accept(user, token)) == CLOSED
+    assert await members_of(org, "never-opened-it") == []
+    assert (await org.owner.get(path_of(invitation))).json()["status"] == "open"
+    assert (await org.owner.post(f"{path_of(invitation)}/resend")).status_code == 200
+    assert (await accept(user, token)).status_code == 200
+
+
 async def test_active_member_is_told(service: Service) -> None:
     org = await service.organization()
     await join(service, org, "here-already", "admin")

@@ -426,6 +426,9 @@ class InvitationService:
     ) -> Member:
         """Close the invitation, and make the user a member in its place."""
         invitation = terms.invitation
+        former = await members.find_user(connection, invitation.org_id, user)
+        removed_at = None if former is None else former.removed_at
+        rules.check_offered_since(invitation, removed_at)
         rules.check_role(self.catalog.roles, invitation.role)
         await _close(
             connection,

@@ -101,6 +101,19 @@ def check_open(status: InvitationStatus) -> None:
         raise errors.InvitationClosedError(f"This invitation has expired. {_ENDED}")
 
 
+def check_offered_since(invitation: Invitation, removed_at: datetime | None) -> None:
+    """Raise `InvitationClosedError` for a user whose membership ended at ``removed_at``, after the
+    invitation was sent; None for a user who is no former member.
+
+    Who removed a member need not know of an invitation that the member never used.
+    """
+    sent_at = invitation.expires_at - VALID
+    if removed_at is not None and removed_at > sent_at:
+        raise errors.InvitationClosedError(
+            f"Your membership has ended since this invitation was sent. {_ENDED}"
+        )
+
+
 def check_role(roles: Roles, role_id: str) -> None:
     """Raise `InvitationClosedError` for a role that has left the catalog."""
     if role_id not in roles:
