@@ -127,6 +127,7 @@ async def test_limits_and_features_count_without_a_plan(service: Service) -> Non
         ({"plan": "gold"}, "plan"),
         ({"plan": "free"}, "plan"),
         ({"plan": "pro", "until": "2020-01-01T00:00:00Z"}, "until"),
+        ({"plan": "pro", "until": "9999-12-31T23:59:59-05:00"}, "until"),
         ({"features": {"unknown": True}}, "features"),
         ({"features": {"sso": 3}}, "features"),
         ({"features": {"exports": False}}, "features"),

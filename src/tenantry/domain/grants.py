@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from tenantry.common.clock import from_epoch
+from tenantry.common.clock import EPOCH_MAX, from_epoch
 from tenantry.common.encoding import camel_case, doc
 from tenantry.domain.access import GrantedFeatures, GrantedLimits
 from tenantry.domain.errors import GrantLimitReachedError, ValidationError
@@ -124,6 +124,8 @@ def new_terms(name: str, wanted: GrantInput, catalog: Catalog, now: datetime) ->
     ]
     if until is not None and until <= now.timestamp():
         faults.append(("until", "must be in the future"))
+    if until is not None and until > EPOCH_MAX:  # west of Greenwich, the year 9999 ends later
+        faults.append(("until", "is too far away"))
     if faults:
         raise ValidationError(*faults)
     limits = {_LIMITS[name]: number for name, number in wanted.limits.items()}
