@@ -225,6 +225,32 @@ async def test_address_of_a_member_is_refused(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
+    ("known", "invited"),
+    [
+        ("ada@münchen.example", "ada@xn--mnchen-3ya.example"),
+        ("ada@xn--mnchen-3ya.example", "ada@MÜNCHEN.example"),
+        ("jose\u0301@x.example", "josé@x.example"),
+        ("josé@x.example", "jose\u0301@X.example"),
+        ("ada@x.example", "ada@x.example."),
+    ],
+)
+async def test_address_of_a_member_is_refused_in_any_form(
+    service: Service, known: str, invited: str
+) -> None:
+    org = await service.organization()
+    member = f"user-{next(_numbers)}"
+    await join(service, org, member)
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        await connection.execute(
+            "INSERT INTO user_profiles (org_id, issuer, subject, email, seen_at) "
+            "VALUES (%s, %s, %s, %s, now())",
+            (org.id, service.issuer.url, member, known),
+        )
+    answer = await org.owner.post(INVITATIONS, {"email": invited, "role": "member"})
+    assert refusal(answer) == (409, "member_exists")
+
+
+@pytest.mark.parametrize(
     "email",
     [
         "no address",

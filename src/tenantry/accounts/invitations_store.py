@@ -13,6 +13,7 @@ from tenantry.domain.invitations import (
     InvitationStatus,
     InvitationTerms,
 )
+from tenantry.domain.mail_addresses import spellings
 
 STATUS: Final = (
     "coalesce(closed_as, CASE WHEN expires_at <= %(now)s THEN 'expired' ELSE 'open' END)"
@@ -39,12 +40,13 @@ UPDATE invitations
 _HAS_OPEN: Final = """
 SELECT EXISTS (SELECT FROM invitations WHERE org_id = %(org)s AND address = %(address)s AND closed_as IS NULL)
 """
-# The address is the one that the identity provider verified when the user was last seen.
+# The address is the one that the identity provider verified when the user was last seen, as it
+# wrote it.
 _FIND_MEMBER: Final = """
 SELECT m.id
   FROM user_profiles p
   JOIN memberships m ON m.issuer = p.issuer AND m.subject = p.subject AND m.tenant_id = p.org_id
- WHERE p.org_id = %(org)s AND lower(p.email) = lower(%(email)s) AND m.removed_at IS NULL AND NOT m.invited
+ WHERE p.org_id = %(org)s AND lower(p.email) = ANY(%(spellings)s) AND m.removed_at IS NULL AND NOT m.invited
  LIMIT 1
 """
 _COUNT_OPEN: Final = """
@@ -125,8 +127,9 @@ async def has_open(connection: Connection, org_id: str, address: str, now: datet
 
 
 async def find_member_id(connection: Connection, org_id: str, email: str) -> str | None:
-    """Find an active member who is known to have this address, in any case."""
-    found: str | None = await connection.fetch_value(_FIND_MEMBER, {"org": org_id, "email": email})
+    """Find an active member who is known to have this address, in any of its `spellings`."""
+    values = {"org": org_id, "spellings": spellings(email)}
+    found: str | None = await connection.fetch_value(_FIND_MEMBER, values)
     return found
 
 

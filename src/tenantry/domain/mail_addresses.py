@@ -27,6 +27,34 @@ def comparable_address(email: str) -> str | None:
     return f"{unicodedata.normalize('NFC', lower)}@{encoded.removesuffix('.')}"
 
 
+def spellings(email: str) -> list[str]:
+    """Return an address in lower case, as it is and in the forms in which others write it: the
+    local part composed or decomposed, the domain as DNS has it or in letters.
+
+    For a search among addresses that are stored as they came.
+    """
+    comparable = comparable_address(email)
+    if comparable is None:
+        return [email.lower()]
+    local, _, domain = comparable.rpartition("@")
+    domains = {domain, *_normal_forms(_in_letters(domain))}
+    others = {f"{one}@{other}" for one in _normal_forms(local) for other in domains}
+    return sorted({email.lower(), *others})
+
+
+def _normal_forms(text: str) -> set[str]:
+    """Return a text with its accents composed, and decomposed."""
+    return {unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)}
+
+
+def _in_letters(domain: str) -> str:
+    """Return a domain of A-labels in the letters that they stand for."""
+    try:
+        return idna.decode(domain)
+    except idna.IDNAError:
+        return domain
+
+
 def is_deliverable(email: str) -> bool:
     """Whether mail can be sent to an address, by its form (RFC 5321, sections 4.1.2 and 4.5.3.1).
 
