@@ -96,6 +96,16 @@ async def test_list_by_external_id_has_every_key_with_exactly_this_one(service: 
     assert (await org.owner.get(KEYS, externalId="CUS_4711")).json()["data"] == []
 
 
+async def test_search_for_a_whole_secret_is_refused_and_not_repeated(service: Service) -> None:
+    org = await service.organization()
+    secret = str(org.owner.credential)
+    answer = await org.owner.get(KEYS, search=secret)
+    assert refusal(answer) == (422, "validation_failed")
+    assert secret not in answer.text
+    found = (await org.owner.get(KEYS, search=f"{secret[:13]}...{secret[-4:]}")).json()["data"]
+    assert [key["id"] for key in found] == [org.key.id]
+
+
 async def test_search_finds_a_part_of_the_external_id(service: Service) -> None:
     org = await service.organization()
     key = await made(service, org, externalId="cus_4711")

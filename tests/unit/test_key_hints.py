@@ -77,3 +77,12 @@ def test_secret_with_an_accepted_prefix_belongs_into_no_search(prefix: str) -> N
         ACME.check_search(f"{prefix}_live_" + "a" * 22)
     assert "aaa" not in str(refused.value)
     ACME.check_search(f"{prefix}_live_AbCd...WxYz")
+
+
+@pytest.mark.parametrize("prefix", ["acme", "old0", "svc"])
+def test_search_keeps_only_the_shown_characters_of_a_secret(prefix: str) -> None:
+    shown = f"{prefix}_test_AbCd...WxYz"
+    assert ACME.without_secret(f"{prefix}_test_AbCd{'a' * 41}WxYz") == shown
+    assert ACME.without_secret(f"{prefix}_test_AbCd{'a' * 41}_") == f"{prefix}_test_AbCd...aaa_"
+    for text in (shown, "CI deploys", "dropped_live_" + "a" * 49):
+        assert ACME.without_secret(text) == text

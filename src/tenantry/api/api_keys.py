@@ -218,6 +218,7 @@ async def list_api_keys(
         principal.require_org(org_id)
     if faults := nul_faults({"search": search}):
         raise ValidationError(*faults)
+    services.api_keys.key_format.check_search(search or "")
     check_key_metadata(external_id, None)
     wanted = KeyFilter(status=status, search=search, external_id=external_id)
     return await services.api_keys.list_page(

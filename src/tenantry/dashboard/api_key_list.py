@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
+from urllib.parse import urlencode
 
 from litestar import Response, get
 
@@ -42,10 +43,14 @@ class KeyOrder(StrEnum):
 
 @get(PATH, guards=[needs("api-keys:read")])
 async def show_keys(ctx: Context) -> Response[str]:
+    text = ctx.query("search")
+    shown = ctx.services.api_keys.key_format.without_secret(text)
+    if shown != text:  # so that a pasted secret stays in no address
+        return ctx.redirect(f"{ctx.user.base}/settings/api-keys?{urlencode({'search': shown})}")
     wanted = KeyFilter(
         state=ctx.choice("status", KeyState),
         mode=ctx.choice("mode", Mode),
-        search=ctx.query("search") or None,
+        search=text or None,
     )
     may_see_usage = ctx.user.may(USAGE_SCOPE)
     order = (may_see_usage and ctx.choice("order", KeyOrder)) or KeyOrder.NEWEST

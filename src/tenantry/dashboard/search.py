@@ -1,6 +1,7 @@
 """Search of an organization's keys, members, projects and billing events by one text."""
 
 from typing import Final
+from urllib.parse import urlencode
 
 import msgspec
 from litestar import Response, get
@@ -33,6 +34,9 @@ class SearchResults(msgspec.Struct, frozen=True):
 @get(PATH, guards=[needs()])
 async def show_search(ctx: Context) -> Response[str]:
     text = ctx.query("q")[:_MOST_CHARACTERS]
+    shown = ctx.services.api_keys.key_format.without_secret(text)
+    if shown != text:  # so that a pasted secret stays in no address
+        return ctx.redirect(f"{ctx.user.base}/search?{urlencode({'q': shown})}")
     results = await _find(ctx, text) if text else None
     return ctx.render("search.html", text=text, results=results)
 

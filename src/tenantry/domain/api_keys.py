@@ -215,6 +215,13 @@ class KeyFormat:
         start = next(filter(text.startswith, self._starts), None)
         return start is not None and len(text) - len(start) > _LONGEST_HINT
 
+    def without_secret(self, text: str) -> str:
+        """Return a search text; of a whole secret only what logs show: ``svc_live_AbCd...wxyz``."""
+        if not self.is_secret(text):
+            return text
+        start = next(filter(text.startswith, self._starts))
+        return f"{text[: len(start) + _SHOWN_LENGTH]}...{text[-_SHOWN_LENGTH:]}"
+
     def check_search(self, text: str) -> None:
         """Raise `ValidationError` for a whole secret, which belongs into no search."""
         if self.is_secret(text):

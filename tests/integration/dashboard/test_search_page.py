@@ -48,6 +48,19 @@ async def test_one_text_finds_objects_of_every_kind(dashboard: Dashboard, owner:
     assert await found(owner, pages, "%25") == []
 
 
+@pytest.mark.parametrize("path", ["/search?q=", "/settings/api-keys?search="])
+async def test_pasted_secret_finds_its_key_and_stays_in_no_address(
+    owner: Person, path: str
+) -> None:
+    key_id, secret = await create(owner, name="Nightly export")
+    answer = await owner.get(f"{AT_ACME}{path}{secret}")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == f"{AT_ACME}{path}{secret[:13]}...{secret[-4:]}"
+    page = await owner.open(answer.headers["location"])
+    assert f"{AT_ACME}/settings/api-keys/{key_id}" in page.links
+    assert secret not in page.html
+
+
 async def test_member_finds_nothing_that_they_may_not_see(
     dashboard: Dashboard, owner: Person
 ) -> None:
