@@ -90,6 +90,21 @@ async def test_user_creates_so_many_tenants_and_no_more(service: Service) -> Non
     assert (await user.post(TENANTS, BODY)).status_code == 201
 
 
+async def test_tenant_that_its_owner_deleted_counts_until_the_operator_ends_it(
+    service: Service,
+) -> None:
+    user = service.user("starting-anew")
+    made = [(await user.post(TENANTS, BODY)).json()["id"] for _ in range(3)]
+    path = f"{TENANTS}/{made[0]}"
+    owner = service.user("starting-anew", asks_for=made[0])
+    assert (await owner.post(f"{path}/end", {"name": BODY["name"]})).status_code == 204
+    answer = await user.post(TENANTS, BODY)
+    assert refusal(answer) == TENANT_LIMIT
+    assert "deleted in the last 30 days count" in answer.json()["detail"]
+    assert (await service.operator.delete(path)).status_code == 204
+    assert (await user.post(TENANTS, BODY)).status_code == 201
+
+
 async def test_transferred_tenants_still_count(service: Service) -> None:
     user = service.user("giving-away")
     for _ in range(3):

@@ -269,10 +269,18 @@ async def find_tenant_id(connection: Connection, user: User, membership_id: str)
 
 
 async def has_created(connection: Connection, user: User, number: int) -> bool:
-    """Whether a user has created at least so many tenants that have not ended."""
+    """Whether a user has created at least so many tenants: those that the operator ended, and those
+    of which nothing is left, do not count.
+    """
     created = await connection.fetch_value(
-        "SELECT count(*) FROM (SELECT FROM memberships m JOIN tenants t ON t.id = m.tenant_id "
-        "WHERE m.issuer = %s AND m.subject = %s AND m.founded AND t.deleted_at IS NULL LIMIT %s) counted",
+        "SELECT count(*) FROM (SELECT FROM memberships "
+        "WHERE issuer = %s AND subject = %s AND founded LIMIT %s) counted",
         (*user, number),
     )
     return bool(created >= number)
+
+
+async def forget_founder(connection: Connection, org_id: str) -> None:
+    """Let a tenant no longer count for the user who has created it."""
+    statement = "UPDATE memberships SET founded = false WHERE tenant_id = %s AND founded"
+    await connection.execute(statement, (org_id,))

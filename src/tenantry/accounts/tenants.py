@@ -360,8 +360,8 @@ class TenantService:
             return self._managed(await record_update(connection, author, found, now))
 
     async def delete(self, author: Author, tenant_id: str) -> None:
-        """End a tenant: revoke its keys at once, keep its data for 30 days. Raises
-        `NotFoundError`.
+        """End a tenant: revoke its keys at once, keep its data for 30 days. It no longer counts for
+        the user who created it. Raises `NotFoundError`.
         """
         now = self.clock()
         async with self.database.change(of_tenant(tenant_id)) as connection:
@@ -371,6 +371,7 @@ class TenantService:
                 lock=True,
                 even_ended=True,
             )
+            await members.forget_founder(connection, tenant_id)
             if found.deleted:
                 return
             revoked = await _end(connection, author, found, now)
@@ -383,6 +384,8 @@ class TenantService:
         to confirm.
 
         While a subscription renews, the provider would charge for an organization that is closed.
+        For the user who created the tenant, it counts until its data is deleted: a new one would
+        have new quotas, a new trial, and new limits of mails.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ValidationError`,
         `SubscriptionExistsError`, and as `lock_and_reauthorize`.
@@ -455,8 +458,8 @@ class TenantService:
         await connection.lock_name(f"tenants of\x1f{user.issuer}\x1f{user.subject}")
         if await members.has_created(connection, user, self.tenants_per_user):
             raise errors.TenantLimitReachedError(
-                f"A user may create {self.tenants_per_user} organizations. Use one of yours, or ask the operator of "
-                "this service to end one or to allow more."
+                f"A user may create {self.tenants_per_user} organizations. Those that were deleted in the last "
+                "30 days count too. Use one of yours, or ask the operator of this service to end one or to allow more."
             )
 
 

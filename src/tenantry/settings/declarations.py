@@ -299,8 +299,8 @@ class DeclaredSettings(SettingValues):
     then forge its keys.
     """
     tenants_per_user = Setting("TENANTS_PER_USER", number(0, 1_000_000), 20)
-    """How many tenants one user may create; deleted ones do not count. 0: only the operator creates
-    tenants. The operator may always create any number.
+    """How many tenants one user may create. One that its owner deleted counts for 30 more days. 0:
+    only the operator creates tenants. The operator may always create any number.
     """
 
     _product_name = Setting("PRODUCT_NAME", PRODUCT_NAME, DEFAULT_NAME)
