@@ -156,6 +156,8 @@ def test_key_that_does_not_work_any_more_is_skipped(
     [
         (KeySource.DRF, {**DRF, "created": "soon"}, "created"),
         (KeySource.DRF, {**DRF, "revoked": "1.0"}, "revoked"),
+        (KeySource.DRF, {**DRF, "revoked": None}, "revoked"),
+        (KeySource.DRF, {name: DRF[name] for name in ("prefix", "hashed_key", "name")}, "revoked"),
         (KeySource.DRF, {**DRF, "revoked": "WAHR"}, "revoked"),
         (KeySource.BETTER_AUTH, {**BETTER_AUTH, "enabled": "\1"}, "enabled"),
         (KeySource.DRF, {**DRF, "expiry_date": "9" * 30}, "expiry_date"),

@@ -85,6 +85,8 @@ def _drf(columns: _Fields) -> dict[str, Any]:
 
     Its own id contains the hash, so the prefix, which is unique too, is the external id.
     """
+    if columns.get("revoked") is None:  # in every row of the table
+        raise ValidationError(("revoked", "is missing: a revoked key would work again"))
     _skip_if("revoked", _flag("revoked", columns, default=False))
     hashed = str(columns.get("hashed_key", ""))
     algorithm, separator, digest = hashed.partition("$$")
