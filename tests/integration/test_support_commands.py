@@ -283,6 +283,7 @@ async def test_grants_are_set_listed_and_ended(shell: Shell) -> None:
         (("--end", "--plan", "pro"), 2, "Pass either --end, or the terms of the grant."),
         (("--plan", "pro"), 2, "Missing option '--reason'."),
         (("--limit", "projects", "--reason", "r"), 2, "give NAME=N with a whole number"),
+        (("--feature", "exports=", "--reason", "r"), 2, "give NAME=N with a whole number"),
         (("--plan", "gold", "--reason", "r"), 2, "'gold' is not in the plan catalog"),
         (("--feature", "sso", "--reason", "r"), 2, "unknown feature 'sso'"),
         (("--end",), 5, "There is no such grant."),

@@ -129,11 +129,14 @@ def grant_service(
 
 def _named(given: Sequence[str], parse: Callable[[str], Value], option: str) -> dict[str, Value]:
     """Parse values of the form ``NAME=N``. Raises `click.BadParameter`."""
+    fault = click.BadParameter("give NAME=N with a whole number", param_hint=option)
     parts = [text.partition("=") for text in given]
+    if any(separator and not number for _, separator, number in parts):
+        raise fault  # an empty variable of a shell, which must not mean no limit
     try:
         return {name: parse(number) for name, _, number in parts}
     except ValueError as error:
-        raise click.BadParameter("give NAME=N with a whole number", param_hint=option) from error
+        raise fault from error
 
 
 def _feature_value(number: str) -> FeatureValue:
