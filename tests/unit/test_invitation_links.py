@@ -99,6 +99,18 @@ def test_mails_to_each_unicode_form_of_an_address_are_counted_together() -> None
 
 
 @pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ada@straße.example", "ada@xn--strae-oqa.example"),
+        ("ada@FAẞ.example", "Ada@faß.example."),
+        ("ada@münchen.example", "a.d.a+x@XN--mnchen-3ya.example"),
+    ],
+)
+def test_mails_to_each_form_of_a_domain_are_counted_together(one: str, other: str) -> None:
+    assert limit_key(one) == limit_key(other)
+
+
+@pytest.mark.parametrize(
     "text", ["", "ada", "@x.example", "ada@", "ada@\u2488.example", "a\u202eb@x"]
 )
 def test_text_that_is_no_address_has_no_comparable_form(text: str) -> None:

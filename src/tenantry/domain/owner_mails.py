@@ -3,13 +3,14 @@
 import hashlib
 import unicodedata
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
 import msgspec
+
+from tenantry.domain.mail_addresses import ascii_domain
 
 PAYMENT_FAILED: Final = "billing.payment_failed"
 KEY_LEAKED: Final = "api_key.leaked"
@@ -238,12 +239,11 @@ def limit_key(email: str) -> str:
     raise the limit.
 
     Ignores case, dots, the Unicode form and a ``+tag`` in the local part, whether or not the mail
-    server does.
+    server does. The domain is the one to which mail is sent.
     """
-    local, _, domain = unicodedata.normalize("NFC", email).casefold().rpartition("@")
-    with suppress(UnicodeError):
-        domain = domain.encode("idna").decode()
-    return f"{local.partition('+')[0].replace('.', '')}@{domain.rstrip('.')}"
+    local, _, domain = unicodedata.normalize("NFC", email).rpartition("@")
+    encoded = ascii_domain(domain) or domain.casefold()
+    return f"{local.casefold().partition('+')[0].replace('.', '')}@{encoded.rstrip('.')}"
 
 
 def link_digest(token: str) -> bytes:
