@@ -5,19 +5,20 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from tenantry.accounts import tenants_store as tenants
 from tenantry.auth.api_keys import operator_principal
 from tenantry.billing.checkout import CheckoutOptions, CheckoutService, provider_key
-from tenantry.billing.checkout_store import remember_trial_checkout
+from tenantry.billing.checkout_store import remember_checkout
 from tenantry.common.secret import Secret
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.domain.audit import BY_OPERATOR
-from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.checkout import AddonOrder, CheckoutOrder
 from tenantry.domain.errors import (
     IdempotencyInFlightError,
@@ -33,6 +34,7 @@ from tenantry.domain.errors import (
 from tenantry.domain.plans import parse_catalog
 from tenantry.integrations.stripe.client import ProviderApi
 from tests.support.emptying import SharedDatabase
+from tests.support.events import subscription
 from tests.support.provider_api import KEY, ProviderServer, refusal
 from tests.support.tenants import add_acme
 
@@ -98,6 +100,11 @@ def service_at(now: datetime, database: Database, provider: ProviderApi) -> Chec
 
 
 ACME = operator_principal("acme")
+
+
+def each(service: CheckoutService) -> CheckoutService:
+    """The same where a tenant may have several subscriptions."""
+    return replace(service, policy=BillingPolicy(CATALOG, SubscriptionRule.EACH))
 
 
 def claim(key: str = "k1", body: bytes = b"body") -> Claim:
@@ -272,6 +279,8 @@ async def test_an_answer_that_was_lost_is_got_from_the_provider(
     first = await checkout(service, claim=claim())
     async with database.transaction(ACROSS_TENANTS) as connection:
         await connection.execute("DELETE FROM idempotency_keys")
+    async with database.transaction(of_tenant("acme")) as connection:
+        await connection.execute("UPDATE tenants SET last_checkout = NULL")
     assert await checkout(service, claim=claim()) == first
     assert len(server.requests) == 2
 
@@ -299,7 +308,7 @@ async def test_answers_are_kept_for_a_day(
 ) -> None:
     await checkout(service_at(NOW, database, provider), claim=claim())
     await checkout(service_at(NOW + timedelta(days=1), database, provider), claim=claim())
-    assert len(server.requests) == 2
+    assert len(trials(server)) == 2
 
 
 async def test_a_refusal_is_not_kept(service: CheckoutService, server: ProviderServer) -> None:
@@ -467,9 +476,9 @@ async def test_an_abandoned_checkout_keeps_no_trial(
 async def test_a_completed_session_took_the_trial_before_its_events_arrive(
     service: CheckoutService, server: ProviderServer
 ) -> None:
-    await checkout(service, "team")
+    await checkout(each(service), "team")
     server.checkouts["cs_1"] = "complete"
-    await checkout(service, "team")
+    await checkout(each(service), "team")
     assert trials(server) == ["14", None]
 
 
@@ -482,17 +491,22 @@ async def test_a_session_that_the_provider_does_not_know_took_no_trial(
     assert trials(server) == ["14", "14"]
 
 
-async def test_two_checkouts_at_once_leave_one_session_with_a_trial(
-    service: CheckoutService, server: ProviderServer
+@pytest.mark.parametrize(
+    ("plan", "is_each", "days"),
+    [("pro", False, None), ("team", False, "14"), ("team", True, "14")],
+)
+async def test_two_checkouts_at_once_leave_one_open_session(
+    service: CheckoutService, server: ProviderServer, plan: str, is_each: bool, days: str | None
 ) -> None:
+    service = each(service) if is_each else service
     server.open.clear()
     both = asyncio.gather(
-        checkout(service, "team", claim("k1")), checkout(service, "team", claim("k2"))
+        checkout(service, plan, claim("k1")), checkout(service, plan, claim("k2"))
     )
     await server.until_requested(2)
     server.open.set()
     await both
-    assert trials(server) == ["14", "14"]
+    assert trials(server) == [days, days]
     assert sorted(server.checkouts.values()) == ["expired", "open"]
 
 
@@ -503,11 +517,80 @@ async def test_no_session_is_offered_beside_one_that_was_completed_meanwhile(
     slow = asyncio.create_task(checkout(service, "team", claim("k1")))
     await server.until_requested(1)
     async with service.database.transaction(of_tenant("acme")) as connection:
-        await remember_trial_checkout(connection, "acme", "cs_other", None)
+        await remember_checkout(connection, "acme", "cs_other", None)
     server.checkouts["cs_other"] = "complete"
     server.open.set()
     with pytest.raises(SubscriptionExistsError):
         await slow
+
+
+async def test_an_earlier_session_ends_before_another_begins(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service, "pro")
+    await checkout(service, "team")
+    await checkout(service, "pro")
+    assert list(server.checkouts.values()) == ["expired", "expired", "open"]
+
+
+async def test_sessions_of_several_subscriptions_stay_open(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(each(service), "pro")
+    await checkout(each(service), "pro")
+    assert list(server.checkouts.values()) == ["open", "open"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [None, subscription(), subscription(org=None), subscription(status="past_due")],
+    ids=["being paid", "active", "active without the tenant", "past due"],
+)
+async def test_no_checkout_begins_after_one_that_was_completed(
+    service: CheckoutService, server: ProviderServer, made: dict[str, Any] | None
+) -> None:
+    await checkout(service)
+    server.checkouts["cs_1"] = "complete"
+    if made is not None:
+        server.purchases["cs_1"] = made
+    with pytest.raises(SubscriptionExistsError):
+        await checkout(service)
+    assert len(server.checkouts) == 1
+
+
+@pytest.mark.parametrize(
+    "made",
+    [subscription(status="canceled"), subscription(org="other")],
+    ids=["ended", "moved to another tenant"],
+)
+async def test_a_subscription_that_is_over_for_the_tenant_allows_another(
+    service: CheckoutService, server: ProviderServer, made: dict[str, Any]
+) -> None:
+    await checkout(service)
+    server.checkouts["cs_1"] = "complete"
+    server.purchases["cs_1"] = made
+    await checkout(service, "team")
+    assert trials(server) == [None, "14"]
+
+
+async def test_a_trial_that_ended_before_its_events_arrive_is_not_given_again(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service, "team")
+    server.checkouts["cs_1"] = "complete"
+    server.purchases["cs_1"] = {**subscription(status="canceled"), "trial_end": 1_800_000_000}
+    await checkout(service, "team")
+    assert trials(server) == ["14", None]
+
+
+async def test_a_malformed_subscription_of_a_session(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service)
+    server.checkouts["cs_1"] = "complete"
+    server.purchases["cs_1"] = {"object": "subscription"}
+    with pytest.raises(ProviderUnavailableError):
+        await checkout(service)
 
 
 async def test_while_the_provider_is_away_no_second_trial_is_offered(

@@ -21,6 +21,9 @@ id = "free"
 id = "pro"
 stripe_price_id = ["price_pro", "price_pro_yearly"]
 trial_days = 14
+[[plans]]
+id = "team"
+stripe_price_id = "price_team"
 [[addons]]
 id = "storage"
 stripe_price_id = "price_storage_yearly"
@@ -44,6 +47,13 @@ class Shop(NamedTuple):
         answer = await self.client.post(CHECKOUT, json=body, headers=self.headers)
         assert answer.status_code == 201, answer.text
         return str(answer.json()["url"])
+
+    async def refusal(self, **order: Any) -> tuple[int, str]:
+        """Begin a checkout that is refused; return the status and the code."""
+        answer = await self.client.post(
+            CHECKOUT, json={"plan": "pro"} | order, headers=self.headers
+        )
+        return answer.status_code, answer.json()["code"]
 
     async def pay(self, address: str, **form: str) -> None:
         answer = await self.browser.post(address, data={"card": "works"} | form)
@@ -90,6 +100,7 @@ async def shop(
         provider.add_endpoint(WEBHOOK, WEBHOOK_SECRET)
         provider.customer("cus_1", email="owner@acme.example")
         provider.price("price_pro_yearly", 29_000, interval="year")
+        provider.price("price_team", 4_900)
         provider.price("price_storage_yearly", 1_000, interval="year")
         await stack.enter_async_context(provider.serving(port))
         await stack.enter_async_context(lifespan(app))
@@ -157,6 +168,39 @@ async def test_abandoned_checkout_leaves_the_trial_to_the_next(shop: Shop) -> No
     await shop.pay(await shop.order())
     assert "is expired" in (await shop.browser.get(abandoned)).text
     assert (await shop.tenant())["subscriptionStatus"] == "trialing"
+
+
+async def test_of_two_open_pages_one_can_be_paid(shop: Shop) -> None:
+    first = await shop.order(plan="team")
+    second = await shop.order(plan="pro")
+    assert "is expired" in (await shop.browser.get(first)).text
+    refused = await shop.browser.post(first, data={"card": "works"})
+    assert refused.status_code != 303
+    await shop.pay(second)
+    assert len(shop.provider.subscriptions) == 1
+    assert (await shop.tenant())["plan"] == "pro"
+
+
+async def test_checkout_after_a_payment_that_no_event_has_told_is_refused(shop: Shop) -> None:
+    first = await shop.order(plan="team")
+    shop.provider.misbehave(drop=1.0)
+    await shop.pay(first)
+    assert (await shop.tenant())["subscriptionStatus"] == "none"
+    assert await shop.refusal(plan="team") == (409, "subscription_exists")
+    assert await shop.refusal(plan="pro") == (409, "subscription_exists")
+    assert len(shop.provider.checkout_sessions) == 1
+    shop.provider.cancel(shop.subscription)
+    shop.provider.behave()
+    await shop.pay(await shop.order(plan="pro"))
+    assert (await shop.tenant())["subscriptionStatus"] == "trialing"
+
+
+@pytest.mark.parametrize("shop", ["each"], indirect=True)
+async def test_several_subscriptions_are_bought_on_open_pages(shop: Shop) -> None:
+    first = await shop.order(plan="team")
+    await shop.pay(await shop.order(plan="team"))
+    await shop.pay(first)
+    assert len(shop.provider.subscriptions) == 2
 
 
 @pytest.mark.parametrize("shop", ["each"], indirect=True)

@@ -63,13 +63,13 @@ class ProviderServer:
 
     ``subscriptions`` are those of the customers that it knows, and ``events`` the account's, the
     newest first in both; ``sessions`` are completed checkout sessions, and ``checkouts`` has the
-    status of those that it made; ``prices`` are what it says of those that it knows. ``answers``
-    are used up before it answers for itself; ``hang_up`` many connections are cut instead of an
-    answer; while ``open`` is not set, requests are taken but not answered. The service reads prices
-    by itself, so requests for them and answers to them are apart: ``price_requests`` and
-    ``price_answers``. So are those of the Billing page, which asks about a customer:
-    ``page_requests``, which ``page_answer`` answers if there is one. ``date`` is the header of
-    every answer, or None.
+    status of those that it made, ``purchases`` the subscriptions that these made; ``prices`` are
+    what it says of those that it knows. ``answers`` are used up before it answers for itself;
+    ``hang_up`` many connections are cut instead of an answer; while ``open`` is not set, requests
+    are taken but not answered. The service reads prices by itself, so requests for them and answers
+    to them are apart: ``price_requests`` and ``price_answers``. So are those of the Billing page,
+    which asks about a customer: ``page_requests``, which ``page_answer`` answers if there is one.
+    ``date`` is the header of every answer, or None.
     """
 
     def __init__(self) -> None:
@@ -88,6 +88,7 @@ class ProviderServer:
         self.events: list[dict[str, Any]] = []
         self.sessions: list[dict[str, Any]] = []
         self.checkouts: dict[str, str] = {}
+        self.purchases: dict[str, dict[str, Any]] = {}
         self.date: str | None = DATE
         self.connections = 0
         self.hang_up = 0
@@ -119,6 +120,7 @@ class ProviderServer:
         self.page_requests.clear()
         self.page_answer = None
         self.checkouts.clear()
+        self.purchases.clear()
         self._idempotent_answers.clear()
         self.open.set()
 
@@ -283,8 +285,13 @@ class ProviderServer:
                 )
         if request.path.startswith("/v1/checkout/sessions/"):
             session_id = request.path.rpartition("/")[2]
-            status = self.checkouts[session_id]
-            return Answer(200, {"id": session_id, "object": "checkout.session", "status": status})
+            session = {
+                "id": session_id,
+                "object": "checkout.session",
+                "status": self.checkouts[session_id],
+                "subscription": self.purchases.get(session_id),
+            }
+            return Answer(200, session)
         return refusal(404, message="Unrecognized request URL")
 
     def _price(self, request: Request) -> Answer:
@@ -327,7 +334,8 @@ class ProviderServer:
 def _is_of_page(request: Request) -> bool:
     """Whether the Billing page makes such requests, and nothing else."""
     is_expanded = any(name.startswith("expand") for name in request.params)
-    return is_expanded or request.path.startswith("/v1/invoices")
+    is_of_customer = is_expanded and not request.path.startswith("/v1/checkout/")
+    return is_of_customer or request.path.startswith("/v1/invoices")
 
 
 def _page(request: Request, objects: Sequence[Mapping[str, Any]]) -> Answer:

@@ -224,7 +224,8 @@ async def create_checkout_session(
     are the provider's. A plan of the catalog with `trial_days` begins with a trial, once in a
     tenant's life. The plan changes when the provider's event arrives. A tenant with
     a subscription that has not ended changes it in the customer portal; only with
-    `SUBSCRIPTIONS=each` may it begin another.
+    `SUBSCRIPTIONS=each` may it begin another. Without `each`, a new checkout ends the tenant's
+    earlier one: its page has expired.
     """
     url = await services.checkout.create_checkout(
         principal,

@@ -13,7 +13,6 @@ from tenantry.audit import trail as audit
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.billing import checkout_store as store
 from tenantry.billing import seats_store
-from tenantry.billing.checkout_store import TrialUse
 from tenantry.common.clock import Clock, system_clock
 from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import Connection, of_tenant
@@ -27,6 +26,7 @@ from tenantry.domain.checkout import (
     AddonOrder,
     CheckoutOrder,
     CheckoutRequest,
+    CompletedCheckout,
     checkout_items,
     plan_to_sell,
 )
@@ -49,7 +49,8 @@ _ALREADY_SUBSCRIBED: Final = (
     "Change or cancel it in the customer portal."
 )
 _COMPLETED_MEANWHILE: Final = (
-    "Another checkout of the organization was completed at the same time. Try again."
+    "Another checkout of the organization was completed, or its buyer is paying. "
+    "Try again in a minute."
 )
 
 
@@ -78,14 +79,17 @@ class _SessionUrl(msgspec.Struct, frozen=True):
 
 
 class _Buyer(NamedTuple):
-    """What a checkout needs to know of its tenant; ``kept_url`` is the answer of the request that
-    it repeats.
+    """What a checkout needs to know of its tenant.
+
+    ``kept_url`` is the answer of the request that it repeats, ``earlier`` the session that ends
+    before another one begins.
     """
 
     tenant: TenantRow
     kept_url: str | None = None
     active_members: int = 0
-    trial: TrialUse = TrialUse(had_trial=True, offered_in=None)
+    had_trial: bool = True
+    earlier: str | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class CheckoutService:
         if not any(plan.trial_days for plan in self.policy.catalog.plans):
             return False
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return (await store.trial_use(connection, principal.org_id)).had_trial
+            return await store.had_trial(connection, principal.org_id)
 
     async def create_checkout(
         self,
@@ -143,8 +147,11 @@ class CheckoutService:
         """Return the URL at which the caller's tenant subscribes to a plan of the catalog other
         than ``free``.
 
-        A plan with ``trial_days`` begins with a trial, once in a tenant's life: an open session
-        that offers one is ended before another does. Raises `SubscriptionExistsError` too.
+        The tenant's earlier session is ended before another one begins, so that of all at most one
+        can be completed; with ``SUBSCRIPTIONS=each`` only of those with a trial. A plan with
+        ``trial_days`` begins with a trial, once in a tenant's life. Raises
+        `SubscriptionExistsError` too, also if the earlier session was completed and no event has
+        told it.
         """
         provider = self._configured()
         plan = plan_to_sell(order, self.policy.catalog)
@@ -152,6 +159,7 @@ class CheckoutService:
         buyer = await self._find_buyer(principal, plan, claim)
         if buyer.kept_url is not None:
             return buyer.kept_url
+        trial_days = await self._end_earlier(provider, plan, principal.org_id, buyer)
         request = CheckoutRequest(
             tenant_id=principal.org_id,
             items=checkout_items(order, self.policy.catalog, buyer.active_members),
@@ -159,7 +167,7 @@ class CheckoutService:
             customer_email=buyer.tenant.owner_email,
             success_url=success_url or self.base_url,
             cancel_url=cancel_url or self.base_url,
-            trial_days=await _days_of_trial(provider, plan, buyer.trial),
+            trial_days=trial_days,
             promotion_codes=self.options.promotion_codes,
             tax=self.options.tax,
         )
@@ -172,9 +180,9 @@ class CheckoutService:
             order.addons,
             request.trial_days,
         )
-        ended = buyer.trial.offered_in
+        ended = buyer.earlier
         while other := await self._keep_checkout(author, started, session, ended, claim, request):
-            if await provider.end_checkout_session(other):
+            if await provider.end_checkout_session(other) is not None:
                 raise SubscriptionExistsError(_COMPLETED_MEANWHILE)
             ended = other
         return session.url
@@ -262,8 +270,31 @@ class CheckoutService:
                 number = await seats_store.count_active_members(connection, org_id, self.issuers)
                 buyer = buyer._replace(active_members=number)
             if plan.trial_days:
-                buyer = buyer._replace(trial=await store.trial_use(connection, org_id))
+                buyer = buyer._replace(had_trial=await store.had_trial(connection, org_id))
+            if not self.policy.is_each or not buyer.had_trial:
+                buyer = buyer._replace(earlier=await store.last_checkout(connection, org_id))
             return buyer
+
+    async def _end_earlier(
+        self, provider: ProviderApi, plan: Plan, org_id: str, buyer: _Buyer
+    ) -> int:
+        """End the tenant's earlier session at the provider; return the days of trial that a new one
+        offers.
+
+        So at most one can be completed, whichever events have arrived. Raises
+        `SubscriptionExistsError`.
+        """
+        completed: CompletedCheckout | None = None
+        if buyer.earlier is not None:
+            completed = await provider.end_checkout_session(buyer.earlier)
+        if completed is not None and not self.sells_to(
+            is_subscribed=completed.is_charged_to(org_id)
+        ):
+            raise SubscriptionExistsError(
+                _ALREADY_SUBSCRIBED if completed.subscription else _COMPLETED_MEANWHILE
+            )
+        took_trial = completed is not None and completed.took_trial
+        return 0 if buyer.had_trial or took_trial else plan.trial_days
 
     async def _keep_checkout(
         self,
@@ -275,12 +306,12 @@ class CheckoutService:
         request: CheckoutRequest,
     ) -> str | None:
         """Record a new session; return None, or the session that another checkout stored since the
-        one that has ``ended``: both offer the tenant's one trial.
+        one that has ``ended``: only one may be open.
         """
         org_id, now = request.tenant_id, self.clock()
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            if request.trial_days:
-                other = await store.remember_trial_checkout(connection, org_id, session.id, ended)
+            if request.trial_days or not self.policy.is_each:
+                other = await store.remember_checkout(connection, org_id, session.id, ended)
                 if other is not None:
                     return other
             target = org_id, org_id
@@ -294,19 +325,6 @@ class CheckoutService:
             )
             await idempotency.keep(connection, claim, _SessionUrl(session.url), now)
         return None
-
-
-async def _days_of_trial(provider: ProviderApi, plan: Plan, trial: TrialUse) -> int:
-    """Return the days of trial that a new session offers.
-
-    The session that offered the trial before is ended at the provider, so that of all sessions with
-    a trial at most one can be completed, whichever events have arrived.
-    """
-    if not plan.trial_days or trial.had_trial:
-        return 0
-    if trial.offered_in is not None and await provider.end_checkout_session(trial.offered_in):
-        return 0
-    return plan.trial_days
 
 
 def provider_key(claim: Claim | None) -> str | None:

@@ -7,7 +7,9 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from tenantry.common.encoding import doc
+from tenantry.domain.access import is_subscribed
 from tenantry.domain.billing.seats import seats_wanted
+from tenantry.domain.billing.snapshot import ProviderSubscription
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.plans import FREE, Catalog, Plan
 
@@ -69,6 +71,27 @@ class CheckoutRequest(msgspec.Struct, frozen=True, kw_only=True):
     trial_days: int = 0
     promotion_codes: bool = False
     tax: bool = False
+
+
+class CompletedCheckout(NamedTuple):
+    """A checkout session that cannot be ended, and the subscription that it made.
+
+    ``subscription`` is None while the buyer is paying: then the worst is assumed of it.
+    """
+
+    subscription: ProviderSubscription | None
+
+    @property
+    def took_trial(self) -> bool:
+        """Whether the subscription began with a trial."""
+        return self.subscription is None or self.subscription.details.trial_end is not None
+
+    def is_charged_to(self, tenant_id: str) -> bool:
+        """Whether the tenant has the subscription, and it has not ended."""
+        made = self.subscription
+        if made is None:
+            return True
+        return made.org_id in (None, tenant_id) and is_subscribed(made.status)
 
 
 def plan_to_sell(order: CheckoutOrder, catalog: Catalog) -> Plan:

@@ -27,7 +27,7 @@ from tenantry.domain.billing.customer_account import CustomerAccount
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.seats import SeatItem, SeatSubscription
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
-from tenantry.domain.checkout import CheckoutRequest
+from tenantry.domain.checkout import CheckoutRequest, CompletedCheckout
 from tenantry.domain.portal import ActionKind, PortalAction
 from tenantry.domain.prices import Interval, PlanPrice
 from tenantry.integrations.stripe.connection import (
@@ -162,9 +162,9 @@ class ProviderApi:
             response = await connection.send("POST", _CHECKOUTS, params, idempotency_key)
         return _decode(ProviderCheckout, response.body, _CHECKOUTS, response.request_id)
 
-    async def end_checkout_session(self, session_id: str) -> bool:
-        """End a checkout session, so that it cannot be completed; return whether it was completed
-        before.
+    async def end_checkout_session(self, session_id: str) -> CompletedCheckout | None:
+        """End a checkout session, so that it cannot be completed; return what it made if it was
+        completed before.
 
         A session that the provider does not know was not. One that it will not end, because its
         buyer is paying, counts as completed
@@ -177,10 +177,11 @@ class ProviderApi:
             except RequestRejectedError as error:
                 if error.status != HTTPStatus.BAD_REQUEST or isinstance(error, MissingError):
                     raise
-                response = await connection.send("GET", path, {})
-                found = _decode(_SessionStatus, response.body, path, response.request_id)
-                return found.status != "expired"
-        return False
+                response = await connection.send("GET", path, {"expand": ["subscription"]})
+                found = _decode(_SessionOutcome, response.body, path, response.request_id)
+                if found.status != "expired":
+                    return CompletedCheckout(_made_by(found, response.request_id))
+        return None
 
     async def create_portal_session(
         self,
@@ -477,6 +478,17 @@ def _subscriptions(page: "ListPage", customer_id: str) -> list[ProviderSubscript
     return subscriptions
 
 
+def _made_by(session: "_SessionOutcome", request_id: str | None) -> ProviderSubscription | None:
+    """Return the subscription of a session; None for one that has none yet."""
+    raw = bytes(session.subscription)
+    if raw == b"null":
+        return None
+    try:
+        return decode_subscription(raw)
+    except NotASubscriptionError as error:
+        raise _malformed(f"{_CHECKOUTS}: {error}", request_id) from None
+
+
 def _listed(raw: bytes, page: "ListPage") -> ListedSubscription:
     known = _decode(_ListedObject, raw, _SUBSCRIPTIONS, page.request_id)
     try:
@@ -532,8 +544,9 @@ class _SeatBody(msgspec.Struct):
     cancel_at: int | None = None
 
 
-class _SessionStatus(msgspec.Struct):
+class _SessionOutcome(msgspec.Struct):
     status: str
+    subscription: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Price(msgspec.Struct):

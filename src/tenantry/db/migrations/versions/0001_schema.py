@@ -50,8 +50,9 @@ CREATE TABLE tenants (
     folded_by                text,
     folds                    json,
     reconciled_at            timestamptz,
-    -- The last checkout session that offered the tenant a trial.
-    trial_checkout           text
+    -- The checkout session to end before another one: the last one, or with SUBSCRIPTIONS=each the
+    -- last one that offered a trial.
+    last_checkout            text
 ) WITH (fillfactor = 70);
 
 CREATE INDEX tenants_deleted ON tenants (deleted_at) WHERE deleted_at IS NOT NULL;
