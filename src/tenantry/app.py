@@ -418,6 +418,7 @@ def build_services(
             base.keys_revoked,
             tenants_per_user=settings.tenants_per_user,
             email_subjects=by_email,
+            provider=base.provider,
         ),
         grants=GrantService(database, policy, outbox, clock),
         members=MemberService(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tenantry.accounts import tenants_store as tenants
+from tenantry.accounts.tenants import TenantService
 from tenantry.auth.api_keys import operator_principal
 from tenantry.billing.checkout import CheckoutOptions, CheckoutService, provider_key
 from tenantry.billing.checkout_store import remember_checkout
@@ -17,6 +18,8 @@ from tenantry.common.secret import Secret
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
+from tenantry.db.outbox import Outbox
+from tenantry.db.tenants_store import get_tenant
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.checkout import AddonOrder, CheckoutOrder
@@ -591,6 +594,80 @@ async def test_a_malformed_subscription_of_a_session(
     server.purchases["cs_1"] = {"object": "subscription"}
     with pytest.raises(ProviderUnavailableError):
         await checkout(service)
+
+
+async def end_acme(database: Database, provider: ProviderApi | None) -> None:
+    """End the tenant as its owner does."""
+    service = TenantService(
+        database, BillingPolicy(CATALOG), Outbox(), lambda: NOW, provider=provider
+    )
+    await service.end_own(ACME, BY_OPERATOR, "acme", name="Acme")
+
+
+async def is_ended(database: Database) -> bool:
+    async with database.transaction(of_tenant("acme")) as connection:
+        return (await get_tenant(connection, "acme", even_ended=True)).deleted
+
+
+async def test_an_open_checkout_ends_with_its_tenant(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service)
+    await end_acme(service.database, service.provider)
+    assert list(server.checkouts.values()) == ["expired"]
+    assert await is_ended(service.database)
+
+
+async def test_a_tenant_does_not_end_after_a_checkout_that_no_event_has_told(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service)
+    server.checkouts["cs_1"] = "complete"
+    server.purchases["cs_1"] = subscription()
+    with pytest.raises(SubscriptionExistsError):
+        await end_acme(service.database, service.provider)
+    assert not await is_ended(service.database)
+
+
+@pytest.mark.parametrize(
+    "made", [subscription(cancel=True), subscription(status="canceled")], ids=["later", "ended"]
+)
+async def test_a_tenant_ends_after_a_checkout_whose_subscription_does_not_renew(
+    service: CheckoutService, server: ProviderServer, made: dict[str, Any]
+) -> None:
+    await checkout(service)
+    server.checkouts["cs_1"] = "complete"
+    server.purchases["cs_1"] = made
+    await end_acme(service.database, service.provider)
+    assert await is_ended(service.database)
+
+
+@pytest.mark.parametrize("status", [403, 500])
+async def test_a_tenant_ends_while_the_provider_cannot_end_its_checkout(
+    service: CheckoutService, server: ProviderServer, status: int
+) -> None:
+    await checkout(service)
+    server.answers.append(refusal(status))
+    await end_acme(service.database, service.provider)
+    assert await is_ended(service.database)
+
+
+async def test_a_tenant_ends_without_a_provider_key(service: CheckoutService) -> None:
+    await checkout(service)
+    await end_acme(service.database, None)
+    assert await is_ended(service.database)
+
+
+async def test_a_checkout_begins_no_session_for_a_tenant_that_ends_meanwhile(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    server.open.clear()
+    slow = asyncio.create_task(checkout(service, claim=claim()))
+    await server.until_requested(1)
+    await end_acme(service.database, service.provider)
+    server.open.set()
+    with pytest.raises(NotFoundError):
+        await slow
 
 
 async def test_while_the_provider_is_away_no_second_trial_is_offered(

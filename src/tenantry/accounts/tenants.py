@@ -1,5 +1,6 @@
 """Create, read, change, end and export tenants: for their users, and for the operator."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ from tenantry.accounts.tenant_export import TenantExport, read_export
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store
 from tenantry.auth.authentication import lock_and_reauthorize
+from tenantry.billing import checkout_store
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
 from tenantry.common.time_zones import time_zone_names
@@ -42,6 +44,7 @@ from tenantry.domain.tenants import (
     to_tenant,
 )
 from tenantry.integrations.oidc.tokens import Claims
+from tenantry.integrations.stripe.client import ProviderApi
 from tenantry.notifications.mail_delivery import announce
 
 WRITE_SCOPE: Final = "tenants:write"
@@ -49,6 +52,8 @@ _STILL_RENEWS: Final = (
     "The organization has a subscription that renews. Cancel it under Billing first; deleting the organization would "
     "not stop the charges."
 )
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,8 @@ class TenantService:
     ``issuers`` are the identity provider's. The operator names one of their users as the owner;
     where there are several directories, that makes no membership. ``email_subjects`` allows e-mail
     addresses as user ids. A user may create ``tenants_per_user`` tenants. ``keys_revoked`` receives
-    the reason and number of keys that were revoked with their tenant.
+    the reason and number of keys that were revoked with their tenant. At the ``provider`` an open
+    checkout ends before its tenant.
     """
 
     database: Database
@@ -70,6 +76,7 @@ class TenantService:
     _: KW_ONLY
     tenants_per_user: int = 0
     email_subjects: bool = False
+    provider: ProviderApi | None = None
 
     async def list_page(
         self, principal: RequestPrincipal, claims: Claims | None, limit: int, cursor: str | None
@@ -383,12 +390,29 @@ class TenantService:
         """End the caller's tenant, as `delete` does. ``name`` is its name, which the caller repeats
         to confirm.
 
-        While a subscription renews, the provider would charge for an organization that is closed.
+        While a subscription renews, the provider would charge for an organization that is closed,
+        so an open checkout ends first. While the provider is away it stays open, for a day at most.
         For the user who created the tenant, it counts until its data is deleted: a new one would
         have new quotas, a new trial, and new limits of mails.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ValidationError`,
         `SubscriptionExistsError`, and as `lock_and_reauthorize`.
+        """
+        ended: str | None = None
+        while other := await self._end_without_checkout(principal, author, tenant_id, name, ended):
+            await self._end_checkout(tenant_id, other)
+            ended = other
+
+    async def _end_without_checkout(
+        self,
+        principal: RequestPrincipal,
+        author: Author,
+        tenant_id: str,
+        name: str,
+        ended: str | None,
+    ) -> str | None:
+        """End the caller's tenant and return None, or return its last checkout session unless that
+        has ``ended``.
         """
         async with self.database.change(of_tenant(_own(principal, tenant_id))) as connection:
             found, caller, now = await lock_and_reauthorize(
@@ -403,8 +427,27 @@ class TenantService:
                 raise errors.ValidationError(("name", "is not the organization's name"))
             if await tenants.has_renewal(connection, tenant_id):
                 raise errors.SubscriptionExistsError(_STILL_RENEWS)
+            other = await checkout_store.last_checkout(connection, tenant_id)
+            if other not in (None, ended):
+                return other
             revoked = await _end(connection, author, found, now)
         self._count_revoked(revoked)
+        return None
+
+    async def _end_checkout(self, tenant_id: str, session_id: str) -> None:
+        """End a checkout session at the provider. Raises `SubscriptionExistsError` if it was
+        completed and its subscription renews.
+        """
+        if self.provider is None:
+            return
+        try:
+            completed = await self.provider.end_checkout_session(session_id)
+        except (errors.ProviderUnavailableError, errors.ProviderRefusedError):
+            # the owner can end the organization in any case; the session expires within a day
+            logger.warning("the last checkout of tenant %s was not ended with it", tenant_id)
+            return
+        if completed is not None and completed.renews_for(tenant_id):
+            raise errors.SubscriptionExistsError(_STILL_RENEWS)
 
     async def export(self, author: Author, tenant_id: str) -> TenantExport:
         """Export a tenant, also one that ended less than 30 days ago. Raises `NotFoundError`.

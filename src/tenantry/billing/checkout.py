@@ -18,7 +18,7 @@ from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
-from tenantry.db.tenants_store import TenantRow
+from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.billing.seats import seats_wanted
 from tenantry.domain.billing.state import BillingPolicy
@@ -306,10 +306,12 @@ class CheckoutService:
         request: CheckoutRequest,
     ) -> str | None:
         """Record a new session; return None, or the session that another checkout stored since the
-        one that has ``ended``: only one may be open.
+        one that has ``ended``: only one may be open. Raises `NotFoundError` for a tenant that has
+        ended since.
         """
         org_id, now = request.tenant_id, self.clock()
         async with self.database.transaction(of_tenant(org_id)) as connection:
+            await get_tenant(connection, org_id, lock=True)
             if request.trial_days or not self.policy.is_each:
                 other = await store.remember_checkout(connection, org_id, session.id, ended)
                 if other is not None:

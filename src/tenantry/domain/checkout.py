@@ -93,6 +93,12 @@ class CompletedCheckout(NamedTuple):
             return True
         return made.org_id in (None, tenant_id) and is_subscribed(made.status)
 
+    def renews_for(self, tenant_id: str) -> bool:
+        """Whether the tenant has the subscription, and its end is not scheduled."""
+        made = self.subscription
+        has_end = made is not None and (made.cancel_at_period_end or bool(made.details.cancel_at))
+        return self.is_charged_to(tenant_id) and not has_end
+
 
 def plan_to_sell(order: CheckoutOrder, catalog: Catalog) -> Plan:
     """Return the plan of an order. Raises `ValidationError` with every fault of the order."""
