@@ -494,6 +494,15 @@ async def test_a_session_that_the_provider_does_not_know_took_no_trial(
     assert trials(server) == ["14", "14"]
 
 
+async def test_a_provider_that_cannot_end_sessions_sells_again(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service)
+    server.answers.append(refusal(404))
+    await checkout(service)
+    assert len(server.checkouts) == 2
+
+
 @pytest.mark.parametrize(
     ("plan", "is_each", "days"),
     [("pro", False, None), ("team", False, "14"), ("team", True, "14")],

@@ -175,6 +175,8 @@ class ProviderApi:
             try:
                 await connection.send("POST", f"{path}/expire", {})
             except RequestRejectedError as error:
+                if error.status == HTTPStatus.NOT_FOUND:
+                    return None
                 if error.status != HTTPStatus.BAD_REQUEST or isinstance(error, MissingError):
                     raise
                 response = await connection.send("GET", path, {"expand": ["subscription"]})
