@@ -96,6 +96,23 @@ async def test_farther_standby_answers_while_the_nearest_is_away(shared_pair: Pa
         await found.until(STANDBY)
 
 
+async def test_farther_standby_answers_while_lookups_at_the_nearest_fail(
+    shared_pair: Pair,
+) -> None:
+    clock = MovableClock()
+    hosts = f"{shared_pair.standby.sockets},{shared_pair.standby.sockets}"
+    both = make_conninfo(shared_pair.standby.conninfo, host=hosts)
+    async with lookups(shared_pair.primary.conninfo, both, clock) as found:
+        await found.until(STANDBY)
+        await found.until_host(0)
+        await found.value("SELECT pg_current_wal_lsn()::text")  # an error on a standby
+        assert found.sources[-1] is CheckSource.ERROR
+        await found.until_host(1)
+        await found.until(STANDBY)
+        clock.move(NEARER_HOST_INTERVAL)
+        await found.until_host(0)
+
+
 async def test_nearer_standby_is_used_again_when_it_is_back(shared_pair: Pair) -> None:
     clock = MovableClock()
     near = shared_pair.standby.sockets.with_name("near")

@@ -7,7 +7,9 @@ from tenantry.domain.standby_checks import (
     EXTENSION_INTERVAL,
     EXTENSION_TRUSTED,
     LEASE,
+    NEARER_HOST_INTERVAL,
     CheckSource,
+    HostFailures,
     Position,
     Registration,
     ReplicatingStandby,
@@ -15,6 +17,7 @@ from tenantry.domain.standby_checks import (
     StandbyState,
     answer_counts,
     have_replayed,
+    hosts_to_try,
     is_waited_out,
     needs_extension,
     position_to_reach,
@@ -117,6 +120,22 @@ def test_a_registration_is_extended_in_time_and_on_each_new_primary() -> None:
 def test_a_standby_rests_longer_after_each_error_and_ten_seconds_at_most() -> None:
     assert [rest_after(failures) for failures in range(1, 7)] == [1, 2, 4, 8, 10, 10]
     assert rest_after(10_000) == 10  # after a day
+
+
+def test_the_next_standby_is_used_while_the_nearest_one_rests() -> None:
+    nearest = HostFailures(2, last_at=100)
+    assert hosts_to_try([HostFailures(), HostFailures()], None, 100) == [0, 1]
+    assert hosts_to_try([nearest, HostFailures()], None, 101.9) == [1]
+    assert hosts_to_try([nearest, HostFailures()], None, 102) == [0, 1]
+    assert hosts_to_try([nearest, nearest], None, 101.9) == []
+
+
+def test_nearer_standbys_are_tried_seldom_while_a_farther_one_is_used() -> None:
+    hosts = [HostFailures(2, last_at=100), HostFailures(1, last_at=110), HostFailures()]
+    assert hosts_to_try(hosts, 2, 99.9 + NEARER_HOST_INTERVAL) == []
+    assert hosts_to_try(hosts, 2, 100 + NEARER_HOST_INTERVAL) == [0]
+    assert hosts_to_try(hosts, 2, 110 + NEARER_HOST_INTERVAL) == [0, 1]
+    assert hosts_to_try(hosts, 0, 110 + NEARER_HOST_INTERVAL) == []
 
 
 def test_a_change_waits_until_each_registered_standby_has_replayed_it() -> None:

@@ -14,9 +14,9 @@ from tenantry.db.database import is_lost, take_role
 from tenantry.db.standby_registry import StandbyRegistry
 from tenantry.db.standby_store import read_identity
 from tenantry.domain.standby_checks import (
-    NEARER_HOST_INTERVAL,
+    HostFailures,
     StandbySession,
-    rest_after,
+    hosts_to_try,
 )
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ class StandbyLink(msgspec.Struct):
 
 @dataclass(eq=False)
 class StandbyConnector:
-    """Keeps a connection to one of ``hosts``: connection strings, the nearest first.
+    """Keeps a connection to one of ``hosts``: connection strings, the nearest first. While one
+    rests after an error, the next one is used.
 
     Not for concurrent use, but connecting never delays `link`.
     """
@@ -56,8 +57,7 @@ class StandbyConnector:
         # made in the background: `link` moves to it, when no batch uses the former one
         self._next: StandbyLink | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._failures = 0
-        self._rests_until = 0.0
+        self._failures = [HostFailures() for _ in self.hosts]
         self._warned: dict[int, str] = {}  # the last warning of each host, by its place
 
     async def link(self) -> StandbyLink | None:
@@ -68,9 +68,8 @@ class StandbyConnector:
         if link is not None and is_lost(link.connection):
             await self.drop(link)
             link = None
-        hosts = len(self.hosts) if link is None else link.host
-        if hosts and self._connecting is None and self.registry.clock() >= self._rests_until:
-            self._connecting = asyncio.create_task(self._connect(hosts))
+        if self._connecting is None:
+            self._connect_to_nearest(None if link is None else link.host)
         return link
 
     @property
@@ -78,16 +77,17 @@ class StandbyConnector:
         """By how many bytes the last answer was behind the newest position; None without one."""
         return None if self._link is None else self._link.lag
 
-    def answered(self) -> None:
+    def answered(self, link: StandbyLink) -> None:
         """Note that the standby works."""
-        self._failures = 0
+        if self._failures[link.host].number:
+            self._failures[link.host] = HostFailures()
 
     async def drop(self, link: StandbyLink) -> None:
-        """Close a failed connection, and rest before the next one."""
+        """Close a failed connection, and let its host rest."""
         if link is not self._link:
             return
         self._link = None
-        self._rest()
+        self._note_failure(link.host)
         await self._end(link)
 
     async def close(self) -> None:
@@ -111,29 +111,31 @@ class StandbyConnector:
         self.registry.leave(link.name)
         await link.connection.close()
 
-    def _rest(self) -> None:
-        self._failures += 1
-        self._rests_until = self.registry.clock() + rest_after(self._failures)
+    def _note_failure(self, number: int) -> None:
+        failures = self._failures[number].number + 1
+        self._failures[number] = HostFailures(failures, self.registry.clock())
 
-    async def _connect(self, hosts: int) -> None:
-        """Connect to the first of the nearest ``hosts`` that can be used."""
+    def _connect_to_nearest(self, used: int | None) -> None:
+        """Begin to connect to a nearer host than that at place ``used``, if it is time for it."""
+        if numbers := hosts_to_try(self._failures, used, self.registry.clock()):
+            self._connecting = asyncio.create_task(self._connect(numbers))
+
+    async def _connect(self, numbers: Sequence[int]) -> None:
+        """Connect to the first of these hosts that can be used."""
         try:
-            for number, conninfo in enumerate(self.hosts[:hosts]):
-                self._next = await self._try(number, conninfo)
+            for number in numbers:
+                self._next = await self._try(number)
                 if self._next is not None:
                     break
-            if self._next is None and self._link is None:
-                self._rest()
-            else:
-                self._rests_until = self.registry.clock() + NEARER_HOST_INTERVAL
         finally:
             self._connecting = None
 
-    async def _try(self, number: int, conninfo: str) -> StandbyLink | None:
+    async def _try(self, number: int) -> StandbyLink | None:
         try:
             async with asyncio.timeout(self.timeouts.connect):
-                return await self._open(number, conninfo)
+                return await self._open(number, self.hosts[number])
         except Exception as error:  # noqa: BLE001  # it goes on to the next host after any error
+            self._note_failure(number)
             self._warn(number, error)
             return None
 

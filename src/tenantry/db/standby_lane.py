@@ -116,7 +116,7 @@ class StandbyLane:
         _check_server(link, started_at, is_in_recovery=is_in_recovery)
         if proof:
             self._note_history(link, rows.pop(0))
-        self.standby.answered()
+        self.standby.answered(link)
         newest = self.standby.registry.newest or position
         link.lag = max(0, newest.lsn - replayed_lsn)
         if answer_counts(position, link.session, StandbyState(is_in_recovery, replayed_lsn)):

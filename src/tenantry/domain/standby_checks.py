@@ -9,6 +9,7 @@ All times are seconds on one process's monotonic clock. No times of two machines
 the expiry of a registration after a failover.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Final
@@ -38,7 +39,7 @@ EXTENSION_TRUSTED: Final = 60.0
 half of `REGISTRATION_SECONDS`, so the primary's clock may jump by as much.
 """
 NEARER_HOST_INTERVAL: Final = 30.0
-"""Seconds after which a process on a farther standby tries the nearer ones again."""
+"""Seconds after the last error of a standby, before a process on a farther one tries it again."""
 _FIRST_REST: Final = 1.0
 _LONGEST_REST: Final = 10.0
 
@@ -107,6 +108,15 @@ class StandbyState(msgspec.Struct, frozen=True):
     is_in_recovery: bool
     replayed_lsn: int
     """How far it has replayed the primary's log, in bytes."""
+
+
+class HostFailures(msgspec.Struct, frozen=True):
+    """The errors of a host of a standby, in turn: it could not be connected to, or a lookup failed.
+    An answer ends them.
+    """
+
+    number: int = 0
+    last_at: float = -math.inf
 
 
 class ReplicatingStandby(msgspec.Struct, frozen=True):
@@ -204,6 +214,27 @@ def rest_after(failures: int) -> float:
     in turn, from 1.
     """
     return exponential(failures, first=_FIRST_REST, factor=2, ceiling=_LONGEST_REST)
+
+
+def hosts_to_try(hosts: Sequence[HostFailures], used: int | None, now: float) -> list[int]:
+    """Return the places of the ``hosts`` to connect to, in this order; they are given from the
+    nearest, 0.
+
+    Without a connection these are all that do not rest. With one to the host at place ``used``,
+    they are the nearer ones, seldom: one that accepts connections but fails at lookups would take
+    the checks from a host that works.
+    """
+    if used is None:
+        return [
+            place
+            for place, host in enumerate(hosts)
+            if now - host.last_at >= rest_after(host.number)
+        ]
+    return [
+        place
+        for place, host in enumerate(hosts[:used])
+        if now - host.last_at >= NEARER_HOST_INTERVAL
+    ]
 
 
 def have_replayed(
