@@ -86,6 +86,17 @@ async def test_change_waits_while_the_standby_replays_nothing(
     pair.standby.until("SELECT count(*) = 1 FROM tenants")
 
 
+async def test_change_is_seen_as_replayed_while_all_connections_of_the_pool_are_in_use(
+    pair: Pair,
+) -> None:
+    async with Database(pair.primary.conninfo, pool_size=1) as database:
+        async with database.transaction(of_tenant("acme")) as connection:
+            await add_tenant(connection, "acme")
+            change = await committed(connection)
+        async with database.transaction(ACROSS_TENANTS):
+            assert await database.standby_waits.wait(change)
+
+
 async def test_change_that_another_primary_knows_nothing_of_is_not_taken_for_replayed(
     database: Database,
 ) -> None:

@@ -593,13 +593,13 @@ def test_standbys_need_the_address_of_their_primary() -> None:
     assert fault.startswith("DATABASE_CHECKS_URL: needs DATABASE_URL")
 
 
-def test_positions_of_the_log_need_a_connection_of_each_process() -> None:
+def test_standbys_need_two_connections_of_each_process_to_the_primary() -> None:
     urls = {
         "DATABASE_URL": "postgresql://db.example/a",
         "DATABASE_CHECKS_URL": "postgresql://near.example,far.example/a",
     }
     with_standbys = loaded(WORKERS="3", **urls)
-    assert with_standbys.connections == loaded(WORKERS="3").connections + 3
+    assert with_standbys.connections == loaded(WORKERS="3").connections + 6
 
 
 @pytest.mark.parametrize(

@@ -198,8 +198,8 @@ def is_lost(connection: Connection) -> bool:
 
 
 class Database:
-    """The connections of one process to PostgreSQL: a pool for ordinary work, and `Lane`s for
-    batches of many tenants.
+    """The connections of one process to PostgreSQL: a pool for ordinary work, `Lane`s for batches
+    of many tenants, and from the first change that waits for standbys on, one for such waits.
 
     ``pooler`` connects to the same database through a pooler in transaction mode, for ordinary work
     only. Such a pooler keeps neither settings nor prepared statements. ``metrics_of`` returns the
@@ -231,6 +231,9 @@ class Database:
             prepare_threshold=None if pooler else 5,
             timeouts=timeouts,
         )
+        # Not over the pool: while all its connections are in use, changes would wait their full
+        # time.
+        self._waits_lane = Lane(self.failover, timeouts=timeouts)
         self.standby_waits = StandbyWaits(self._ask, change_waited)
         self._lanes: list[Lane] = []
         self._watching: asyncio.Task[None] | None = None
@@ -249,6 +252,7 @@ class Database:
         for lane in self._lanes:
             await lane.close()
         await self.standby_waits.close()
+        await self._waits_lane.close()
         await self._pool.close()
 
     async def __aenter__(self) -> Self:
@@ -315,7 +319,8 @@ class Database:
         return [_FOR_TRANSACTION(str(round(self.timeouts.statement * 1000)))]
 
     async def _ask(self, calls: Sequence[BoundStatement]) -> list[Rows]:
-        async with self._pool.connection() as connection:
+        """Run statements for `StandbyWaits`. Raises `DatabaseUnavailableError`."""
+        async with self._waits_lane.use() as connection:
             return await connection.run_batch(*calls, commit=True)
 
     def pool_stats(self) -> dict[str, int]:

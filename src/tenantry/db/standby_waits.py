@@ -20,6 +20,7 @@ from tenantry.common.clock import exponential
 from tenantry.db.connection import Connection, Rows
 from tenantry.db.roles import TAKE_STATISTICS
 from tenantry.db.statements import BoundStatement, Statement
+from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.standby_checks import CHANGE_WAIT, ReplicatingStandby, have_replayed
 
 # With `off`, others see a change before it is in the log: a position that they read then would not
@@ -86,7 +87,9 @@ class ReplicationReport(msgspec.Struct, frozen=True):
 
 
 AskPrimary = Callable[[Sequence[BoundStatement]], Awaitable[list[Rows]]]
-"""Runs statements in a transaction on the primary."""
+"""Runs statements in a transaction on the primary. Raises `DatabaseUnavailableError` and
+`psycopg.Error`. Not for concurrent use.
+"""
 WaitObserver = Callable[[bool, float], None]
 """Called after each wait: whether the standbys have replayed the change, and the seconds since its
 commit.
@@ -157,6 +160,7 @@ class StandbyWaits:
 
     async def close(self) -> None:
         """Ask no more. A change that still waits does so for its full time."""
+        self._ask = None
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
@@ -178,7 +182,7 @@ class StandbyWaits:
             return None
         try:
             _, rows = await self._ask([TAKE_STATISTICS(), _REPLICATING()])
-        except (psycopg.Error, TimeoutError):
+        except (DatabaseUnavailableError, psycopg.Error):
             return None
         named = [ReplicatingStandby(name, lsn) for _, name, lsn in rows if name is not None]
         return ReplicationReport(rows[0][0], tuple(named))

@@ -93,8 +93,9 @@ class DeclaredSettings(SettingValues):
     database_pool_size = Setting("DATABASE_POOL_SIZE", number(1, 1000), 5)
     """Connections of each process for ordinary work. Each process opens up to eight more: five for
     grouped queries, one for snapshots fetched from the provider, and two for the job queue. It
-    opens another one for each of these: it runs jobs, standbys answer checks, the plan catalog has
-    metered features that are consumed, the catalog has one that counts requests.
+    opens another one for each of these: it runs jobs, standbys answer its checks, its changes wait
+    for standbys that answer checks of any process, the plan catalog has metered features that are
+    consumed, the catalog has one that counts requests.
     """
     data_dir = Setting("TENANTRY_DATA_DIR", Kind("text", Path), Path(".tenantry"))
     """The folder of the embedded database or of the demo."""

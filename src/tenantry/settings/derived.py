@@ -273,8 +273,9 @@ class Settings(DeclaredSettings):
         """
         ordinary = 0 if self.database_pooler_url else self.database_pool_size
         listening = 1 if self.run_jobs else 0  # for new jobs
-        positions = 0 if self.database_checks_url is None else 1  # of the log, for standbys
-        others = OTHER_CONNECTIONS + self._counting + listening + positions
+        # positions of the log, and changes that wait until standbys have them
+        standbys = 0 if self.database_checks_url is None else 2
+        others = OTHER_CONNECTIONS + self._counting + listening + standbys
         return self.workers * (ordinary + others)
 
     @property
