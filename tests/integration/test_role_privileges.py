@@ -20,7 +20,7 @@ OWN_TABLES: Final = """
 SELECT relname FROM pg_class
  WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT relispartition
 """
-DIGESTS: Final = {1: "1531f55f96b52986d6068a89ef4d44e13522e7386a280f47c8000786db5988dd"}
+DIGESTS: Final = {1: "5da1bb114a11785767e97ed594342ebd996d6ff54af06ae8a7f6dc355f705da9"}
 """The digest of each edition's lists: lists that change after a release need a new edition."""
 
 
