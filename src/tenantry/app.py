@@ -28,6 +28,7 @@ from tenantry.api import auth, projects, webhooks
 from tenantry.api.app import build_api
 from tenantry.api.auth import GatewayCheck
 from tenantry.api.billing import PLANS_PATH
+from tenantry.api.events import waits_for_changes
 from tenantry.api.guards import Access
 from tenantry.api.openapi import openapi_route
 from tenantry.api.projects import ProjectList
@@ -90,6 +91,7 @@ from tenantry.jobs.tasks import Work
 from tenantry.notifications.access_ends import mail_access_ends
 from tenantry.notifications.mail_delivery import MailService
 from tenantry.notifications.quota_notices import QuotaNotices
+from tenantry.outbound.feed import ChangeFeed
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.caching import CallerVary
 from tenantry.server.client_limits import ClientLimits
@@ -131,7 +133,7 @@ def build_app(
         command=settings.command,
         demo_pages=settings.demo_pages,
     )
-    shutdown = Shutdown(on_drain=parts.end_jobs, on_close=services.event_feed.end)
+    shutdown = Shutdown(on_drain=parts.end_jobs, on_close=services.end_streams)
     return _dispatcher_class(parts)(
         hot_routes(parts),
         litestar_app(parts, dashboard, shutdown),
@@ -240,10 +242,12 @@ def hot_routes(parts: "Parts") -> HotRoutes:
 
 
 def _waits_for_others(path: str) -> bool:
-    """Whether a path waits for the payment provider, or for events, longer than for the
+    """Whether a path waits for the payment provider, for events or for changes, longer than for the
     database.
     """
-    return is_checkout(path) or waits_for_provider(path) or is_stream(path)
+    return (
+        is_checkout(path) or waits_for_provider(path) or is_stream(path) or waits_for_changes(path)
+    )
 
 
 async def run_jobs(settings: Settings, conninfo: str) -> None:
@@ -471,9 +475,10 @@ def build_services(
             clock,
         ),
         sign_in=build_sign_in(base, authentication.keys),
-        confirmations=OwnerConfirmations(database, outbox, clock),
+        confirmations=OwnerConfirmations(database, outbox, catalog, clock),
         overview=OverviewService(database, issuers, policy, clock),
         event_feed=EventFeed(database),
+        changes=ChangeFeed(database),
         entitlements=EntitlementService(
             database,
             database.lane(entitlements_store.SESSION, name="entitlements"),
@@ -573,6 +578,7 @@ def build_work(base: Base, fetched: WebhookService) -> Work:
             record_access_ends,
             database,
             outbox,
+            policy.catalog,
             clock,
             asks_provider=provider is not None,
         ),
@@ -591,7 +597,9 @@ class Parts:
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self.base = base = build_base(settings, conninfo, clock, timeouts)
-        self.owner_addresses = owner_address_writes(base.database, base.outbox, clock)
+        self.owner_addresses = owner_address_writes(
+            base.database, base.outbox, settings.billing.catalog, clock
+        )
         self.usage = UsageCounter(base.database, clock, base.metrics.usage_written.inc)
         memberships = MembershipService(
             base.database,

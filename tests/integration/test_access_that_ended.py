@@ -44,7 +44,11 @@ async def recorded(world: World, *, asks_provider: bool = True) -> int:
     """How many entries the job adds."""
     desk = world.desk
     return await record_access_ends(
-        desk.database, desk.outbox, world.service.clock, asks_provider=asks_provider
+        desk.database,
+        desk.outbox,
+        ANY.catalog,
+        world.service.clock,
+        asks_provider=asks_provider,
     )
 
 
@@ -190,7 +194,12 @@ async def test_a_worker_records_access_that_ended(world: World) -> None:
     world.service.clock.advance(seconds=left.total_seconds() + 1)
     desk = world.desk
     record = partial(
-        record_access_ends, desk.database, desk.outbox, world.service.clock, asks_provider=True
+        record_access_ends,
+        desk.database,
+        desk.outbox,
+        ANY.catalog,
+        world.service.clock,
+        asks_provider=True,
     )
     work = Work(
         None,

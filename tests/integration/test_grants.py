@@ -282,15 +282,19 @@ async def test_the_job_records_the_end_of_a_grant_once(fresh_service: Service) -
     await grant(service, org, "trial", limits={"projects": 5}, until=end.isoformat())
     service.clock.now = end + timedelta(minutes=1)
     async with Database(service.conninfo, 1) as database:
-        runs = [
-            await record_access_ends(database, Outbox(), service.clock, asks_provider=False)
-            for _ in range(2)
-        ]
+        runs = [await record_ends(service, database) for _ in range(2)]
     assert runs == [1, 0]
     [entry, *_] = (await org.owner.get(LEDGER)).json()["data"]
     assert (entry["type"], entry["reason"]) == (
         "tenantry.access.ended",
         "Access to plan pro has ended. Grant contract has ended.",
+    )
+
+
+async def record_ends(service: Service, database: Database) -> int:
+    """How many ends of access the job records."""
+    return await record_access_ends(
+        database, Outbox(), POLICY.catalog, service.clock, asks_provider=False
     )
 
 
@@ -304,7 +308,7 @@ async def test_the_job_records_every_end_of_several_grants(fresh_service: Servic
     await grant(service, org, "more", limits={"projects": 5}, until=ends[2])
     service.clock.now = begun + timedelta(days=3, minutes=1)
     async with Database(service.conninfo, 1) as database:
-        assert await record_access_ends(database, Outbox(), service.clock, asks_provider=False) == 3
+        assert await record_ends(service, database) == 3
     reasons = [entry["reason"] for entry in (await org.owner.get(LEDGER)).json()["data"][:3]]
     assert [reason.partition(".")[0] for reason in reversed(reasons)] == [
         "Access to plan business has ended, and that to plan pro counts",

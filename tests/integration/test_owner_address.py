@@ -208,7 +208,9 @@ async def owner_address_writer(conninfo: str) -> AsyncIterator[WriteBehind[Claim
     database = Database(conninfo, pool_size=1)
     await database.open()
     try:
-        yield owner_address_writes(database, Outbox(), lambda: NOW)
+        yield owner_address_writes(
+            database, Outbox(), make_settings().billing.catalog, lambda: NOW
+        )
     finally:
         await database.close()
 

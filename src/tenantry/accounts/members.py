@@ -738,6 +738,7 @@ async def _insert(
         (member.org_id, member.id),
         member.created_at,
         after=after,
+        shown=member,
     )
     return member
 
@@ -797,6 +798,7 @@ async def _save(
         now,
         before=rules.audited(before, binds_owner=bound),
         after=rules.audited(after, binds_owner=binds),
+        shown=after,
     )
     return after
 

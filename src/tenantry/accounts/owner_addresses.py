@@ -20,6 +20,7 @@ from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.owner_mails import OwnerAddress, link_digest, same_address
 from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.plans import Catalog
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications import mail_delivery_store
 from tenantry.notifications.mail_delivery import announce, request_confirmation
@@ -31,7 +32,9 @@ others.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
-def owner_address_writes(database: Database, outbox: Outbox, clock: Clock) -> WriteBehind[Claims]:
+def owner_address_writes(
+    database: Database, outbox: Outbox, catalog: Catalog, clock: Clock
+) -> WriteBehind[Claims]:
     """Return the pending writes of owner addresses: by tenant, the claims of owners whose address
     has changed.
 
@@ -44,7 +47,7 @@ def owner_address_writes(database: Database, outbox: Outbox, clock: Clock) -> Wr
         # rows are locked in the order of their ids, as everywhere
         for org_id, claim in sorted(claims.items()):
             if _new_email(await find_tenant(connection, org_id), claim) is not None:
-                await _follow(connection, outbox, org_id, claim, now)
+                await _follow(connection, outbox, org_id, claim, catalog, now)
 
     return WriteBehind(
         database,
@@ -56,7 +59,12 @@ def owner_address_writes(database: Database, outbox: Outbox, clock: Clock) -> Wr
 
 
 async def _follow(
-    connection: Connection, outbox: Outbox, org_id: str, claims: Claims, now: datetime
+    connection: Connection,
+    outbox: Outbox,
+    org_id: str,
+    claims: Claims,
+    catalog: Catalog,
+    now: datetime,
 ) -> None:
     """Set the owner's address to the claimed one, if that still is its new one under the lock."""
     tenant = await find_tenant(connection, org_id, lock=True)
@@ -64,7 +72,7 @@ async def _follow(
     if tenant is None or email is None:
         return
     if await tenants.move_owner_email(connection, org_id, email, claims.issued_at, now):
-        await record_update(connection, Author(ActorKind.SYSTEM), tenant, now)
+        await record_update(connection, Author(ActorKind.SYSTEM), tenant, catalog, now)
         address = OwnerAddress(email, email)
         await announce(connection, outbox, org_id, tenant.owner_address, address, now)
 
@@ -99,9 +107,10 @@ class ConfirmationRequest(Enum):
 class OwnerConfirmations:
     """Sends confirmation mails again, and accepts their links."""
 
-    def __init__(self, database: Database, outbox: Outbox, clock: Clock) -> None:
+    def __init__(self, database: Database, outbox: Outbox, catalog: Catalog, clock: Clock) -> None:
         self._database = database
         self._outbox = outbox
+        self._catalog = catalog
         self._clock = clock
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -155,7 +164,7 @@ class OwnerConfirmations:
             # another request may have used the link before this one locked the tenant's row
             if tenant is None or await self._find(connection, token) is None:
                 return None
-            await _verify(connection, author, tenant, self._clock())
+            await _verify(connection, author, tenant, self._catalog, self._clock())
             return tenant
 
     async def _find(
@@ -177,7 +186,7 @@ class OwnerConfirmations:
 
 
 async def verify_as_operator(
-    database: Database, author: Author, tenant_id: str, clock: Clock
+    database: Database, author: Author, tenant_id: str, catalog: Catalog, clock: Clock
 ) -> str:
     """Mark the owner's address as verified by the operator, and return it. Raises
     `NotFoundError`.
@@ -185,11 +194,13 @@ async def verify_as_operator(
     async with database.change(of_tenant(tenant_id)) as connection:
         tenant = await get_tenant(connection, tenant_id, lock=True)
         if not tenant.owner_address.is_verified:
-            await _verify(connection, author, tenant, clock())
+            await _verify(connection, author, tenant, catalog, clock())
         return tenant.owner_email
 
 
-async def _verify(connection: Connection, author: Author, tenant: TenantRow, now: datetime) -> None:
+async def _verify(
+    connection: Connection, author: Author, tenant: TenantRow, catalog: Catalog, now: datetime
+) -> None:
     """Mark the address as verified, and end the links to confirm it."""
     tenant_id = tenant.record.id
     address = OwnerAddress(tenant.owner_email, tenant.owner_email)
@@ -201,6 +212,6 @@ async def _verify(connection: Connection, author: Author, tenant: TenantRow, now
             now,
             owner_email_follows=tenant.owner_email_follows,
         )
-        await record_update(connection, author, tenant, now)
+        await record_update(connection, author, tenant, catalog, now)
     async with connection.within(ACROSS_TENANTS):
         await mail_delivery_store.end_links(connection, tenant_id)

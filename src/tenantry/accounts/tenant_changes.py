@@ -22,8 +22,9 @@ from tenantry.domain.audit import Action, Author
 from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.grants import GrantTerms
+from tenantry.domain.outbound_events import EventType
 from tenantry.domain.owner_mails import OwnerAddress
-from tenantry.domain.plans import FREE
+from tenantry.domain.plans import FREE, Catalog
 
 _GRANT_AT_CREATION: Final = "plan"
 _REASON_AT_CREATION: Final = "the plan was chosen when the organization was created"
@@ -91,7 +92,7 @@ class TenantChange:
             await self._record_creation()
             await self._grant(wanted.plan)
         else:
-            await record_update(self.connection, self.author, found, self.now)
+            await record_update(self.connection, self.author, found, self.policy.catalog, self.now)
         if created or is_linked:
             await self._apply_parked()
         return None if created else found
@@ -165,10 +166,15 @@ class TenantChange:
         return True
 
     async def _record_creation(self) -> None:
-        after = audited(await get_tenant(self.connection, self.tenant_id))
-        target = (self.tenant_id, self.tenant_id)
+        created = await get_tenant(self.connection, self.tenant_id)
         await audit.record(
-            self.connection, self.author, Action.TENANT_CREATED, target, self.now, after=after
+            self.connection,
+            self.author,
+            Action.TENANT_CREATED,
+            (self.tenant_id, self.tenant_id),
+            self.now,
+            after=audited(created),
+            shown=created.managed(self.policy.catalog, self.now),
         )
 
     async def _grant(self, plan: str | None) -> None:
@@ -192,10 +198,13 @@ async def record_update(
     connection: Connection,
     author: Author,
     before: TenantRow,
+    catalog: Catalog,
     now: datetime,
     action: Action = Action.TENANT_UPDATED,
 ) -> TenantRow:
-    """Record a change in the audit trail; return the changed tenant."""
+    """Record a change of a locked tenant in the audit trail, and publish it; return the changed
+    tenant.
+    """
     after = await get_tenant(connection, before.record.id)
     target = (after.record.id, after.record.id)
     await audit.record(
@@ -206,6 +215,8 @@ async def record_update(
         now,
         before=audited(before),
         after=audited(after),
+        shown=after.managed(catalog, now),
+        event=EventType.TENANT_SUSPENDED if after.suspended and not before.suspended else UNSET,
     )
     return after
 

@@ -40,7 +40,6 @@ from tenantry.domain.tenants import (
     ManagedTenant,
     Tenant,
     is_tenant_id,
-    to_managed_tenant,
     to_tenant,
 )
 from tenantry.integrations.oidc.tokens import Claims
@@ -213,7 +212,7 @@ class TenantService:
                 owner_email_follows=follows,
                 time_zone=time_zone,
             )
-            updated = await record_update(connection, author, found, now)
+            updated = await record_update(connection, author, found, self.policy.catalog, now)
             if owner_email is not None:
                 await announce(
                     connection,
@@ -289,6 +288,7 @@ class TenantService:
                     connection,
                     author,
                     found,
+                    self.policy.catalog,
                     now,
                     Action.TENANT_TRANSFERRED,
                 )
@@ -364,7 +364,9 @@ class TenantService:
                 now,
                 suspended=suspended,
             )
-            return self._managed(await record_update(connection, author, found, now))
+            return self._managed(
+                await record_update(connection, author, found, self.policy.catalog, now)
+            )
 
     async def delete(self, author: Author, tenant_id: str) -> None:
         """End a tenant: revoke its keys at once, keep its data for 30 days. It no longer counts for
@@ -381,7 +383,7 @@ class TenantService:
             await members.forget_founder(connection, tenant_id)
             if found.deleted:
                 return
-            revoked = await _end(connection, author, found, now)
+            revoked = await self._end(connection, author, found, now)
         self._count_revoked(revoked)
 
     async def end_own(
@@ -430,7 +432,7 @@ class TenantService:
             other = await checkout_store.last_checkout(connection, tenant_id)
             if other not in (None, ended):
                 return other
-            revoked = await _end(connection, author, found, now)
+            revoked = await self._end(connection, author, found, now)
         self._count_revoked(revoked)
         return None
 
@@ -467,6 +469,24 @@ class TenantService:
             )
             return exported
 
+    async def _end(
+        self, connection: Connection, author: Author, tenant: TenantRow, now: datetime
+    ) -> int:
+        """End a locked tenant; return how many of its keys that revoked."""
+        tenant_id = tenant.record.id
+        await tenants.mark_deleted(connection, tenant_id, now)
+        revoked = await api_keys_store.revoke_all(connection, tenant_id, now)
+        await audit.record(
+            connection,
+            author,
+            Action.TENANT_ENDED,
+            (tenant_id, tenant_id),
+            now,
+            before=audited(tenant),
+            shown=tenant.managed(self.policy.catalog, now),
+        )
+        return revoked
+
     def _count_revoked(self, number: int) -> None:
         if number:
             self.keys_revoked(RevocationReason.TENANT_ENDED, number)
@@ -480,15 +500,7 @@ class TenantService:
         return to_tenant(tenant.record, self.policy.catalog, self.clock())
 
     def _managed(self, tenant: TenantRow) -> ManagedTenant:
-        catalog = self.policy.catalog
-        now = self.clock()
-        return to_managed_tenant(
-            tenant.record,
-            tenant.owner_email,
-            catalog,
-            now,
-            suspended=tenant.suspended,
-        )
+        return tenant.managed(self.policy.catalog, self.clock())
 
     def _check_user_id(self, user_id: str, location: str) -> None:
         if not self.email_subjects:
@@ -504,23 +516,6 @@ class TenantService:
                 f"A user may create {self.tenants_per_user} organizations. Those that were deleted in the last "
                 "30 days count too. Use one of yours, or ask the operator of this service to end one or to allow more."
             )
-
-
-async def _end(connection: Connection, author: Author, tenant: TenantRow, now: datetime) -> int:
-    """End a locked tenant; return how many of its keys that revoked."""
-    tenant_id = tenant.record.id
-    await tenants.mark_deleted(connection, tenant_id, now)
-    revoked = await api_keys_store.revoke_all(connection, tenant_id, now)
-    target = (tenant_id, tenant_id)
-    await audit.record(
-        connection,
-        author,
-        Action.TENANT_ENDED,
-        target,
-        now,
-        before=audited(tenant),
-    )
-    return revoked
 
 
 def _check_time_zone(name: str | UnsetType | None) -> None:

@@ -13,6 +13,7 @@ from tenantry.api import (
     auth,
     billing,
     entitlements,
+    events,
     grants,
     invitations,
     key_import,
@@ -37,6 +38,7 @@ _MODULES: Final = (
     billing,
     entitlements,
     usage,
+    events,
 )
 
 

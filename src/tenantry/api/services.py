@@ -37,6 +37,7 @@ from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.common.clock import Clock
 from tenantry.domain.plans import Catalog
 from tenantry.integrations.oidc.sign_in import SignIn
+from tenantry.outbound.feed import ChangeFeed
 
 
 class UseCases(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +67,7 @@ class UseCases(msgspec.Struct, frozen=True, kw_only=True):
     confirmations: OwnerConfirmations
     overview: OverviewService
     event_feed: EventFeed
+    changes: ChangeFeed
     entitlements: EntitlementService
     usage: UsageService
     replay: ReplayService
@@ -74,6 +76,11 @@ class UseCases(msgspec.Struct, frozen=True, kw_only=True):
     people: Sequence[tuple[str, str]]
     """Login hints and names of the demo's users."""
     clock: Clock
+
+    def end_streams(self) -> None:
+        """Answer all requests that wait for events, for the end of the process."""
+        self.event_feed.end()
+        self.changes.end()
 
 
 Services = NamedDependency[UseCases]

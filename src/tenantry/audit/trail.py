@@ -2,9 +2,11 @@
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenantry.audit import trail_store as audit
 from tenantry.audit.trail_store import AuditFilter, read_all
@@ -15,7 +17,9 @@ from tenantry.db.numbered_pages import NumberedPage, PageRequest
 from tenantry.db.pagination import Page, window_after
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author
+from tenantry.domain.outbound_events import AUDIT, TYPE_OF_ACTION, EventType, NewEvent
 from tenantry.domain.permissions import Mode, RequestPrincipal
+from tenantry.outbound.publishing import publish
 
 __all__ = ["AuditFilter", "AuditService", "read_all", "record", "record_new"]
 
@@ -72,10 +76,15 @@ async def record(
     *,
     before: msgspec.Struct | None = None,
     after: msgspec.Struct | None = None,
+    shown: msgspec.Struct | None = None,
+    event: EventType | UnsetType | None = UNSET,
 ) -> None:
-    """Record a change in its own transaction: the fields that differ; nothing where none does.
+    """Record a change in its own transaction, and publish it: the fields that differ; nothing where
+    none does.
 
-    ``target`` is the id of the tenant and the id of what was changed.
+    ``target`` is the id of the tenant and the id of what was changed. ``shown`` is the whole object
+    after the change as the API shows it, where that is not ``after``. ``event`` is the type of the
+    published change where that is not the action's; None: it is in the trail alone.
     """
     old: dict[str, Any] | None = msgspec.to_builtins(before)
     new: dict[str, Any] | None = msgspec.to_builtins(after)
@@ -83,7 +92,9 @@ async def record(
         old, new = _differing(old, new)
         if not new:
             return
-    await audit.insert(connection, _entry(author, action, target, now, old, new))
+    entry = _entry(author, action, target, now, old, new)
+    await audit.insert(connection, entry)
+    await publish(connection, _events(entry, shown or after, event), now)
 
 
 async def record_new(
@@ -94,12 +105,30 @@ async def record_new(
     objects: Mapping[str, msgspec.Struct],
     now: datetime,
 ) -> None:
-    """Record new objects of a tenant, by their ids, in their own transaction."""
+    """Record new objects of a tenant, by their ids, in their own transaction, and publish them.
+
+    They are the objects as the API shows them.
+    """
     entries = [
         _entry(author, action, (org_id, target_id), now, None, msgspec.to_builtins(new))
         for target_id, new in objects.items()
     ]
     await audit.insert_all(connection, entries)
+    events = [_events(entry, objects[entry.target_id]) for entry in entries]
+    await publish(connection, list(chain.from_iterable(events)), now)
+
+
+def _events(
+    entry: AuditEvent, shown: msgspec.Struct | None, event: EventType | UnsetType | None = UNSET
+) -> list[NewEvent]:
+    """Return the events of a change: the entry itself, and the object if the change is one."""
+    events = [NewEvent(f"{AUDIT}.{entry.action}", entry.org_id, entry.at, entry)]
+    kind = TYPE_OF_ACTION.get(entry.action) if event is UNSET else event
+    if kind is None:
+        return events
+    if shown is None:
+        raise TypeError(f"{entry.action} is published without its object")
+    return [*events, NewEvent(kind, entry.org_id, entry.at, shown)]
 
 
 def _entry(

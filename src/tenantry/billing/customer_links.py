@@ -19,11 +19,13 @@ from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database, retry_on_conflict
 from tenantry.db.outbox import Outbox
-from tenantry.db.tenants_store import find_tenant
+from tenantry.db.tenants_store import find_tenant, get_tenant
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.billing.ledger import NameLock, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import CustomerTakenError, NotFoundError, TenantDeletedError
+from tenantry.domain.outbound_events import EventType
+from tenantry.domain.tenants import ManagedTenant
 
 
 class CustomerMove(msgspec.Struct, frozen=True, rename="camel"):
@@ -161,12 +163,14 @@ class CustomerLinks:
                 customer_id,
                 now,
             )
+            linked = await get_tenant(connection, tenant_id)
             await _record(
                 connection,
                 author,
                 tenant_id,
                 before,
                 now,
+                published=linked.managed(self.policy.catalog, now),
             )
             await ingest.apply_parked(
                 connection,
@@ -271,12 +275,14 @@ async def unlink_customers(
         policy,
         now,
     )
+    # `release_customers` has published the change
     await _record(
         connection,
         author,
         tenant_id,
         before,
         now,
+        published=None,
     )
 
 
@@ -320,6 +326,8 @@ async def _record(
     tenant_id: str,
     before: list[str],
     now: datetime,
+    *,
+    published: ManagedTenant | None,
 ) -> None:
     after = await ledger_store.customers_of(connection, tenant_id)
     await audit.record(
@@ -330,6 +338,8 @@ async def _record(
         now,
         before=_LinkedCustomers(before),
         after=_LinkedCustomers(after),
+        shown=published,
+        event=EventType.TENANT_UPDATED if published else None,
     )
 
 

@@ -129,6 +129,7 @@ class GrantChange:
             name,
             grant_of(held),
             None,
+            shown=grant_of(after),
         )
         return grant_of(after)
 
@@ -176,7 +177,13 @@ class GrantChange:
         return max(now, fold.tip_created)
 
     async def _record(
-        self, action: Action, name: str, before: Grant | None, after: Grant | None
+        self,
+        action: Action,
+        name: str,
+        before: Grant | None,
+        after: Grant | None,
+        *,
+        shown: Grant | None = None,
     ) -> None:
         target = (self.tenant_id, name)
         await audit.record(
@@ -187,6 +194,7 @@ class GrantChange:
             self.now,
             before=before,
             after=after,
+            shown=shown,
         )
 
 

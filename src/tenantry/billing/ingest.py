@@ -15,6 +15,7 @@ import msgspec
 from tenantry.billing import accounts_store
 from tenantry.billing import ledger_store as store
 from tenantry.billing.placement import apply_work
+from tenantry.billing.published_accounts import publish_accounts
 from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import GATHER_SECONDS, Batcher, Receiver
@@ -396,6 +397,7 @@ async def write(
     """
     await _withdraw_mails(connection, changes)
     await store.write(connection, _calls(changes, now), commit=False)
+    await publish_accounts(connection, changes.changed_accounts, changes.policy.catalog, now)
     if outbox is not None:
         await _defer_jobs(connection, changes, outbox, now)
 
@@ -416,9 +418,12 @@ async def write_and_commit(
     is_read_by_checks = bool(changes.read_by_checks)
     if is_read_by_checks:
         calls.insert(0, PREPARE_CHANGE())
-    if outbox is not None and _has_jobs(changes):
+    has_jobs = outbox is not None and _has_jobs(changes)
+    if has_jobs or changes.has_published:
         await store.write(connection, calls, commit=False)
-        await _defer_jobs(connection, changes, outbox, now)
+        await publish_accounts(connection, changes.changed_accounts, changes.policy.catalog, now)
+        if outbox is not None:
+            await _defer_jobs(connection, changes, outbox, now)
         calls = []
     if is_read_by_checks or has_duplicates:
         return await store.write_change(connection, calls)

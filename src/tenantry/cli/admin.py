@@ -283,10 +283,11 @@ def verify_owner_address(org_id: str) -> None:
       tenantry admin verify-owner-address acme
     """
     address = on_database(
-        lambda _, database: verify_as_operator(
+        lambda settings, database: verify_as_operator(
             database,
             BY_OPERATOR,
             org_id,
+            settings.billing.catalog,
             system_clock,
         ),
         unreachable=FAILED,

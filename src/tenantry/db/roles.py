@@ -36,7 +36,8 @@ that this release does not undo it.
 _THIS_TENANT: Final = f"nullif(current_setting('{TENANT}', true), '')"
 RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
     **dict.fromkeys(
-        ("api_keys", "projects", "audit_events", "user_profiles"), f"org_id = {_THIS_TENANT}"
+        ("api_keys", "projects", "audit_events", "outbound_events", "user_profiles"),
+        f"org_id = {_THIS_TENANT}",
     ),
     **dict.fromkeys(
         (

@@ -1,6 +1,8 @@
 """The row of a tenant, which every package may read."""
 
-from typing import Final
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
 
 import msgspec
 
@@ -8,7 +10,8 @@ from tenantry.db.connection import Connection
 from tenantry.domain.access import is_subscribed
 from tenantry.domain.errors import NotFoundError
 from tenantry.domain.owner_mails import OwnerAddress
-from tenantry.domain.tenants import TenantRecord
+from tenantry.domain.plans import Catalog
+from tenantry.domain.tenants import ManagedTenant, TenantRecord, to_managed_tenant
 
 TENANT_COLUMNS: Final = (
     "id, name, plan, subscription_status, current_period_end, cancel_at_period_end, cancel_at, ends_at, seats, "
@@ -16,13 +19,14 @@ TENANT_COLUMNS: Final = (
 )
 """The fields of `TenantRecord`."""
 _RECORD: Final = len(TenantRecord.__struct_fields__)
-FIND: Final = f"""
+_SELECT: Final = f"""
 SELECT {TENANT_COLUMNS}, owner_email, owner_email_follows, suspended_at IS NOT NULL, deleted_at IS NOT NULL,
        verified_email, folds->''->'state'->>'provider_status'
   FROM tenants
- WHERE id = %s
 """  # noqa: S608  # our own columns
+FIND: Final = f"{_SELECT} WHERE id = %s"
 FIND_AND_LOCK: Final = f"{FIND} FOR NO KEY UPDATE"
+_FIND_SEVERAL: Final = f"{_SELECT} WHERE id = ANY (%s) AND deleted_at IS NULL"
 
 
 class TenantRow(msgspec.Struct, frozen=True):
@@ -42,6 +46,16 @@ class TenantRow(msgspec.Struct, frozen=True):
         """The owner's address, and whether it is verified."""
         return OwnerAddress(self.owner_email, self.verified_email)
 
+    def managed(self, catalog: Catalog, now: datetime) -> ManagedTenant:
+        """Return the record as the operator sees it at ``now``."""
+        return to_managed_tenant(
+            self.record,
+            self.owner_email,
+            catalog,
+            now,
+            suspended=self.suspended,
+        )
+
     @property
     def is_subscribed(self) -> bool:
         """Whether the tenant has a subscription that has not ended."""
@@ -53,9 +67,17 @@ async def find_tenant(
 ) -> TenantRow | None:
     """Find a tenant, ended ones included."""
     row = await connection.fetch_row(FIND_AND_LOCK if lock else FIND, (tenant_id,))
-    if row:
-        return TenantRow(TenantRecord(*row[:_RECORD]), *row[_RECORD:])
-    return None
+    return _row(row) if row else None
+
+
+async def find_tenants(connection: Connection, tenants: Sequence[str]) -> dict[str, TenantRow]:
+    """Find those of these tenants that have not ended, by their ids."""
+    rows = await connection.fetch(_FIND_SEVERAL, (list(tenants),))
+    return {row[0]: _row(row) for row in rows}
+
+
+def _row(row: Sequence[Any]) -> TenantRow:
+    return TenantRow(TenantRecord(*row[:_RECORD]), *row[_RECORD:])
 
 
 async def get_tenant(

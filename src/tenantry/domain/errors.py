@@ -211,6 +211,12 @@ class NotFoundError(DomainError, code="not_found"):
 class InvalidCursorError(DomainError, code="invalid_cursor"): ...
 
 
+class CursorExpiredError(DomainError, code="cursor_expired"):
+    """Events after the cursor were removed with age, or lost with a database that a backup
+    replaced.
+    """
+
+
 class ValidationError(DomainError, code="validation_failed"):
     """Well-formed but invalid input, with one ``(location, message)`` for each fault."""
 

@@ -14,6 +14,7 @@ from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
 from tenantry.domain.sessions import ABSOLUTE as SESSION_LENGTH
 from tenantry.domain.usage import UsageInterval
 from tenantry.jobs import retention_store as store
+from tenantry.outbound.feed import EVENTS_KEPT
 
 JOBS_KEPT_HOURS: Final = 24 * 30
 """How long the job queue keeps ended jobs, whatever their outcome."""
@@ -45,6 +46,7 @@ RULES: Final = (
     RetentionRule("user profiles", timedelta(days=365), store.DELETE_PROFILES),
     RetentionRule("sessions", SESSION_LENGTH, store.DELETE_SESSIONS),
     RetentionRule("mails", timedelta(days=30), store.DELETE_MAILS),
+    RetentionRule("outbound events", EVENTS_KEPT, store.DELETE_OUTBOUND_EVENTS),
     RetentionRule("invitations", timedelta(days=30), store.DELETE_INVITATIONS),
 )
 

@@ -86,6 +86,29 @@ DELETE_INVITATIONS: Final = _delete(
 DELETE_MAILS: Final = _delete(
     "owner_mails", "id", "created_at", "AND status IN ('sent', 'dropped', 'failed')"
 )
+# A reader's cursor that lies before the last removed event has expired. Events are in the order of
+# their transactions, so the oldest are at one end of the index.
+DELETE_OUTBOUND_EVENTS: Final = """
+WITH oldest AS (
+       SELECT epoch, xid, version, recorded_at
+         FROM outbound_events
+        ORDER BY epoch, xid, version
+        LIMIT %(most)s),
+     gone AS (
+       DELETE FROM outbound_events e
+        USING oldest
+        WHERE (e.epoch, e.xid, e.version) = (oldest.epoch, oldest.xid, oldest.version)
+          AND oldest.recorded_at <= %(until)s
+       RETURNING e.epoch, e.xid, e.version),
+     last AS (SELECT DISTINCT ON (epoch) epoch, xid, version FROM gone ORDER BY epoch, xid DESC, version DESC),
+     noted AS (
+       UPDATE outbound_epochs o
+          SET purged_xid = last.xid, purged_version = last.version
+         FROM last
+        WHERE o.epoch = last.epoch
+          AND (o.purged_xid IS NULL OR (o.purged_xid, o.purged_version) < (last.xid, last.version)))
+SELECT FROM gone
+"""
 # Arrival numbers grow with time, so the statement looks at the oldest alone.
 DELETE_BODIES: Final = """
 WITH oldest AS (SELECT arrival, received_at FROM billing_bodies ORDER BY arrival LIMIT %(most)s)

@@ -72,6 +72,7 @@ CODES: Final[Mapping[int, Sequence[str]]] = {
         "tenant_deleted",
         "tenant_exists",
     ),
+    410: ("cursor_expired",),
     413: ("payload_too_large",),
     415: ("unsupported_media_type",),
     422: ("idempotency_mismatch", "validation_failed"),

@@ -216,6 +216,16 @@ class AccountChange(NamedTuple):
             or now.access != before.access
         )
 
+    @property
+    def is_published(self) -> bool:
+        """Whether applications beside the service learn of it: not of a renewal, which only moves
+        the end of the current period.
+        """
+        account, before = self
+        end = account.record.current_period_end
+        renewed = msgspec.structs.replace(before.record, current_period_end=end)
+        return account.record != renewed or account.customer_id != before.customer_id
+
     def new_subscriptions(self) -> set[tuple[str, str | None]]:
         """Return the subscriptions that the folds have and had not, each with its customer."""
         return self.account.subscriptions - self.before.subscriptions

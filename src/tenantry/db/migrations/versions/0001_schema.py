@@ -619,6 +619,73 @@ CREATE TABLE check_standbys (
 ) WITH (fillfactor = 50);
 """
 
+OUTBOUND = """
+-- What orders the events of changes. Transaction ids begin anew in a restored copy, and a promoted
+-- standby gives some of them again; so they are compared within one epoch. Copies number their
+-- epochs independently: the token tells these apart.
+CREATE TABLE outbound_epochs (
+    epoch          integer PRIMARY KEY,
+    token          text NOT NULL DEFAULT left(replace(gen_random_uuid()::text, '-', ''), 12),
+    cluster        bigint NOT NULL,
+    timeline       bigint NOT NULL,
+    database       oid NOT NULL,
+    -- The last event that retention removed; NULL: none.
+    purged_xid     xid8,
+    purged_version bigint
+);
+CREATE SEQUENCE outbound_versions;
+
+CREATE TABLE outbound_events (
+    epoch       integer NOT NULL,
+    xid         xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    version     bigint NOT NULL,
+    type        text COLLATE "C" NOT NULL,
+    org_id      text COLLATE "C" NOT NULL,
+    at          timestamptz NOT NULL,
+    recorded_at timestamptz NOT NULL,
+    -- The whole object after the change, as the API shows it.
+    data        json NOT NULL,
+    PRIMARY KEY (epoch, xid, version)
+);
+
+-- The epoch of this transaction. A new one begins with the first event on a promoted standby or in
+-- a copy, and its versions follow those of every history before: they begin with the time in
+-- microseconds, and increase by one.
+CREATE FUNCTION outbound_epoch() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    newest outbound_epochs;
+    here   record;
+BEGIN
+    SELECT c.system_identifier AS cluster,
+           ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline,
+           d.oid AS database
+      INTO here
+      FROM pg_control_system() c
+     CROSS JOIN pg_database d
+     WHERE d.datname = current_database();
+    LOOP
+        SELECT * INTO newest FROM outbound_epochs ORDER BY epoch DESC LIMIT 1;
+        IF (newest.cluster, newest.timeline, newest.database) = (here.cluster, here.timeline, here.database) THEN
+            RETURN newest.epoch;
+        END IF;
+        -- Of two transactions, the second waits for the end of the first, and looks again.
+        INSERT INTO outbound_epochs (epoch, cluster, timeline, database)
+        VALUES (coalesce(newest.epoch, 0) + 1, here.cluster, here.timeline, here.database)
+            ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            PERFORM setval('outbound_versions',
+                           greatest(nextval('outbound_versions'),
+                                    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint));
+        END IF;
+    END LOOP;
+END $$;
+CREATE FUNCTION next_outbound_version() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$
+    SELECT nextval('outbound_versions')
+$$;
+REVOKE ALL ON FUNCTION outbound_epoch, next_outbound_version FROM PUBLIC;
+ALTER TABLE outbound_events ALTER version SET DEFAULT next_outbound_version();
+"""
+
 # The functions mean these tables, whatever a session's search path or temporary tables say.
 SEARCH_PATH = """
 DO $$
@@ -635,7 +702,9 @@ BEGIN
         'api_time(timestamptz)',
         'project_document(text, text, text, text, text, timestamptz, timestamptz)',
         'tenant_event_body(text)',
-        'event_body(text)'
+        'event_body(text)',
+        'outbound_epoch()',
+        'next_outbound_version()'
     ] LOOP
         EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', name, current_schema());
     END LOOP;
@@ -660,4 +729,5 @@ def upgrade() -> None:
     op.execute(REQUEST_USAGE)
     op.execute(JOBS)
     op.execute(CHECKS)
+    op.execute(OUTBOUND)
     op.execute(SEARCH_PATH)

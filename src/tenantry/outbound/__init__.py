@@ -1,0 +1,1 @@
+"""Outbound events: publishing changes in their own transaction, and reading them in order."""

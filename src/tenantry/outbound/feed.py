@@ -1,0 +1,133 @@
+"""The feed: all events of changes, in an order that a reader can continue from."""
+
+import asyncio
+import base64
+from datetime import timedelta
+from typing import Annotated, Final
+
+import msgspec
+
+from tenantry.common.encoding import doc
+from tenantry.db.connection import ACROSS_TENANTS, Connection
+from tenantry.db.database import Database
+from tenantry.db.pagination import INVALID_CURSOR
+from tenantry.domain.errors import CursorExpiredError, InvalidCursorError
+from tenantry.domain.outbound_events import OutboundEvent
+from tenantry.outbound import events_store as store
+from tenantry.outbound.events_store import BEGINNING, EventFilter, Portion, Position
+
+NOW: Final = "now"
+"""In the place of a cursor: begin with the events of the changes that follow."""
+EVENTS_KEPT: Final = timedelta(days=30)
+LONGEST_WAIT: Final = timedelta(seconds=20)
+_PAUSE: Final = timedelta(milliseconds=250)
+"""Between two looks for new events."""
+_SCAN_SECONDS: Final = 2.0
+"""How much longer than the wait a read looks for the first event that its filter lets pass."""
+_EXPIRED: Final = (
+    "Events after this cursor were removed, or lost with a database that a backup has replaced. "
+    "Read the objects again, then begin anew without a cursor."
+)
+_MAX_EPOCH: Final = 2**31
+_MAX_NUMBER: Final = 2**62
+
+
+class FeedPage(msgspec.Struct, frozen=True, rename="camel"):
+    """A part of the feed. ``next_cursor`` is never null: the feed has no end."""
+
+    data: Annotated[list[OutboundEvent], doc("The events in their order, at most `limit`.")]
+    next_cursor: Annotated[str, doc("For the events that follow, also if there are none yet.")]
+
+
+class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    epoch: int
+    xid: int
+    version: int
+    token: str
+
+
+_decoder: Final = msgspec.msgpack.Decoder(_Cursor)
+
+
+class ChangeFeed:
+    """Reads the feed."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._ended = asyncio.Event()
+
+    async def read(
+        self, after: str | None, wanted: EventFilter, limit: int, wait: timedelta
+    ) -> FeedPage:
+        """Read up to ``limit`` events after a cursor; wait for the first one, if there is none.
+
+        None begins with the oldest event that is kept, and `NOW` with those that follow. Events of
+        a transaction are read once all earlier transactions have ended. Raises
+        `InvalidCursorError`, and `CursorExpiredError` if events after it are not kept any more.
+        """
+        deadline = asyncio.get_running_loop().time() + wait.total_seconds()
+        while True:
+            page, is_last = await self._read_portion(after, wanted, limit)
+            left = deadline - asyncio.get_running_loop().time()
+            patience = 0 if is_last else _SCAN_SECONDS
+            if page.data or left + patience <= 0 or self._ended.is_set():
+                return page
+            after = page.next_cursor
+            if is_last:
+                await self._pause(min(left, _PAUSE.total_seconds()))
+
+    def end(self) -> None:
+        """Return from all reads that wait, for the end of the process."""
+        self._ended.set()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            return
+
+    async def _read_portion(
+        self, after: str | None, wanted: EventFilter, limit: int
+    ) -> tuple[FeedPage, bool]:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            newest, token = await store.newest_epoch(connection)
+        async with self._database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
+            until = await store.horizon(connection, newest)
+            if after == NOW:
+                portion = Portion([], until, is_last=True)
+            else:
+                position = await _position(connection, after)
+                portion = await store.read(connection, position, until, wanted, limit)
+            if portion.end.epoch != newest:
+                token = await store.token_of(connection, portion.end.epoch) or token
+        return FeedPage(portion.events, _encode(portion.end, token)), portion.is_last
+
+
+async def _position(connection: Connection, after: str | None) -> Position:
+    """Return the position of a cursor. Raises `InvalidCursorError` and `CursorExpiredError`."""
+    if after is None:
+        return BEGINNING
+    cursor = _decode(after)
+    position = Position(cursor.epoch, cursor.xid, cursor.version)
+    is_known = await store.token_of(connection, cursor.epoch) == cursor.token
+    if not is_known or await store.is_purged_after(connection, position):
+        raise CursorExpiredError(_EXPIRED)
+    return position
+
+
+def _encode(position: Position, token: str) -> str:
+    raw = msgspec.msgpack.encode(_Cursor(*position, token))
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _decode(cursor: str) -> _Cursor:
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        decoded = _decoder.decode(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise InvalidCursorError(INVALID_CURSOR) from error
+    numbers = decoded.epoch, decoded.xid, decoded.version
+    if not all(0 <= number < _MAX_NUMBER for number in numbers) or decoded.epoch >= _MAX_EPOCH:
+        raise InvalidCursorError(INVALID_CURSOR)
+    return decoded
