@@ -80,9 +80,7 @@ async def test_only_several_processes_gather_lookups(workers: str, *, gathers: b
     parts = build_authentication(
         base,
         lambda: 0.0,
-        owner_address_writes(
-            base.database, base.outbox, base.settings.billing.catalog, base.clock
-        ),
+        owner_address_writes(base.database, base.outbox, base.settings.billing.catalog, base.clock),
         MembershipService(base.database, None, base.clock),
     )
     assert (parts.authenticator.gather_seconds > 0) is gathers

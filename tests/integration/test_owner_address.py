@@ -13,6 +13,7 @@ from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.db.write_behind import WriteBehind
 from tenantry.integrations.oidc.tokens import Claims
+from tests.support.app import make_settings
 from tests.support.billing import rows
 from tests.support.database_link import database_link
 from tests.support.emptying import SharedDatabase
@@ -208,9 +209,7 @@ async def owner_address_writer(conninfo: str) -> AsyncIterator[WriteBehind[Claim
     database = Database(conninfo, pool_size=1)
     await database.open()
     try:
-        yield owner_address_writes(
-            database, Outbox(), make_settings().billing.catalog, lambda: NOW
-        )
+        yield owner_address_writes(database, Outbox(), make_settings().billing.catalog, lambda: NOW)
     finally:
         await database.close()
 

@@ -22,7 +22,7 @@ INSERT INTO outbound_events (epoch, type, org_id, at, recorded_at, data)
 SELECT (SELECT outbound_epoch()), new.type, new.org_id, new.at, %s, new.data
   FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::json[]) AS new (type, org_id, at, data)
 """
-_NEWEST: Final = "SELECT epoch, token FROM outbound_epochs WHERE epoch = (SELECT outbound_epoch())"
+_NEWEST: Final = "SELECT outbound_epoch()"
 _KNOWN_EPOCH: Final = "SELECT token FROM outbound_epochs WHERE epoch = %s"
 _PURGED_AFTER: Final = """
 SELECT EXISTS (SELECT FROM outbound_epochs
@@ -96,10 +96,9 @@ async def insert(connection: Connection, events: Sequence[NewEvent], now: dateti
     )
 
 
-async def newest_epoch(connection: Connection) -> tuple[int, str]:
-    """Return the number of the epoch and its token, and begin a new one where that is due."""
-    epoch, token = (await connection.fetch(_NEWEST))[0]
-    return epoch, token
+async def newest_epoch(connection: Connection) -> int:
+    """Return the number of the epoch, and begin a new one where that is due."""
+    return await connection.fetch_count(_NEWEST)
 
 
 async def token_of(connection: Connection, epoch: int) -> str | None:

@@ -91,7 +91,7 @@ class ChangeFeed:
         self, after: str | None, wanted: EventFilter, limit: int
     ) -> tuple[FeedPage, bool]:
         async with self._database.transaction(ACROSS_TENANTS) as connection:
-            newest, token = await store.newest_epoch(connection)
+            newest = await store.newest_epoch(connection)
         async with self._database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
             until = await store.horizon(connection, newest)
             if after == NOW:
@@ -99,9 +99,8 @@ class ChangeFeed:
             else:
                 position = await _position(connection, after)
                 portion = await store.read(connection, position, until, wanted, limit)
-            if portion.end.epoch != newest:
-                token = await store.token_of(connection, portion.end.epoch) or token
-        return FeedPage(portion.events, _encode(portion.end, token)), portion.is_last
+            token = await store.token_of(connection, portion.end.epoch)
+        return FeedPage(portion.events, _encode(portion.end, token or "")), portion.is_last
 
 
 async def _position(connection: Connection, after: str | None) -> Position:

@@ -1,0 +1,41 @@
+"""The feed of changes: what happened to whom, in an order that a reader can continue from."""
+
+from typing import Any, Final
+
+import psycopg
+
+from tests.support.service import Service, refusal
+
+EVENTS: Final = "/api/v1/operator/events"
+
+
+async def page(service: Service, **parameters: object) -> dict[str, Any]:
+    response = await service.operator.get(EVENTS, **parameters)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+async def test_a_new_tenant_is_an_event_with_its_record(service: Service) -> None:
+    start = (await page(service, after="now"))["nextCursor"]
+    org = await service.organization()
+    record = (await service.operator.get(f"/api/v1/operator/tenants/{org.id}")).json()
+    [created, *_] = (await page(service, after=start, orgId=org.id))["data"]
+    assert (created["type"], created["orgId"]) == ("tenant.created", org.id)
+    assert created["data"] == record
+
+
+async def test_an_open_transaction_delays_later_events_and_hides_none(service: Service) -> None:
+    start = (await page(service, after="now"))["nextCursor"]
+    with psycopg.connect(service.conninfo) as slow:
+        slow.execute("SELECT pg_current_xact_id()")
+        org = await service.organization()
+        waiting = await page(service, after=start, orgId=org.id)
+        assert waiting["data"] == []
+    [event, *_] = (await page(service, after=waiting["nextCursor"], orgId=org.id))["data"]
+    assert event["type"] == "tenant.created"
+
+
+async def test_a_cursor_that_is_none_is_refused(service: Service) -> None:
+    response = await service.operator.get(EVENTS, after="!")
+    assert refusal(response) == (400, "invalid_cursor")
