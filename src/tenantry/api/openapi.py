@@ -345,7 +345,7 @@ def _codes_of_parameter(parameter: Mapping[str, Any], method: str) -> set[str]:
             return _IDEMPOTENCY
         case {"in": "path"} if method != "put":
             return {"not_found"}
-        case {"in": "query", "name": "cursor"}:
+        case {"in": "query", "name": "cursor" | "after"}:
             return {"validation_failed", "invalid_cursor"}
         case {"in": "query"}:
             return {"validation_failed"}

@@ -84,7 +84,10 @@ class OutboundEvent(msgspec.Struct, frozen=True, rename="camel"):
     ]
     data: Annotated[
         msgspec.Raw,
-        doc("The whole object after the change, as the API shows it, without secrets."),
+        msgspec.Meta(
+            description="The whole object after the change, as the API shows it, without secrets.",
+            extra_json_schema={"type": "object"},
+        ),
     ]
 
 
