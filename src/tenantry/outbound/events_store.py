@@ -112,11 +112,11 @@ async def is_purged_after(connection: Connection, position: Position) -> bool:
     return bool(await connection.fetch_value(_PURGED_AFTER, position))
 
 
-async def horizon(connection: Connection, newest: int) -> Position:
-    """Return the place before which nothing will be added, in the snapshot of the transaction;
-    ``newest`` is the epoch.
+async def horizon(connection: Connection, epoch: int) -> Position:
+    """Return the place in this epoch, the newest one, before which nothing will be added, in the
+    snapshot of the transaction.
     """
-    return Position(newest, await connection.fetch_count(_HORIZON), 0)
+    return Position(epoch, await connection.fetch_count(_HORIZON), 0)
 
 
 async def read(

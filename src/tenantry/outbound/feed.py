@@ -66,8 +66,10 @@ class ChangeFeed:
         `InvalidCursorError`, and `CursorExpiredError` if events after it are not kept any more.
         """
         deadline = asyncio.get_running_loop().time() + wait.total_seconds()
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            epoch = await store.newest_epoch(connection)
         while True:
-            page, is_last = await self._read_portion(after, wanted, limit)
+            page, is_last = await self._read_portion(epoch, after, wanted, limit)
             left = deadline - asyncio.get_running_loop().time()
             patience = 0 if is_last else _SCAN_SECONDS
             if page.data or left + patience <= 0 or self._ended.is_set():
@@ -88,12 +90,10 @@ class ChangeFeed:
             return
 
     async def _read_portion(
-        self, after: str | None, wanted: EventFilter, limit: int
+        self, epoch: int, after: str | None, wanted: EventFilter, limit: int
     ) -> tuple[FeedPage, bool]:
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
-            newest = await store.newest_epoch(connection)
         async with self._database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
-            until = await store.horizon(connection, newest)
+            until = await store.horizon(connection, epoch)
             if after == NOW:
                 portion = Portion([], until, is_last=True)
             else:
