@@ -9,7 +9,7 @@ from tests.support.service import Service, refusal
 EVENTS: Final = "/api/v1/operator/events"
 
 
-async def page(service: Service, **parameters: object) -> dict[str, Any]:
+async def page(service: Service, **parameters: str | int) -> dict[str, Any]:
     response = await service.operator.get(EVENTS, **parameters)
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
