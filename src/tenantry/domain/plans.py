@@ -1,5 +1,5 @@
 """The plan catalog: features, plans and add-ons with their provider prices and limits, the access
-by status, and the roles of users.
+by status, the roles of users, and the endpoints of webhooks.
 """
 
 import re
@@ -21,6 +21,7 @@ from tenantry.domain.features import (
     value_faults,
 )
 from tenantry.domain.roles import BUILT_IN_ROLES, RoleEntry, Roles, gives_faults
+from tenantry.domain.webhooks import WebhookEndpoint, WebhookEntry, number_fault
 
 FREE: Final = "free"
 
@@ -147,7 +148,7 @@ class CatalogError(ValueError):
 
 
 class Catalog:
-    """The plans and roles of one deployment, found by id or by price."""
+    """The plans, roles and webhooks of one deployment; plans are found by id or by price."""
 
     def __init__(
         self,
@@ -156,9 +157,11 @@ class Catalog:
         access: Mapping[str, AccessState] | None = None,
         features: tuple[Feature, ...] = (),
         roles: Roles = BUILT_IN_ROLES,
+        webhooks: tuple[WebhookEndpoint, ...] = (),
     ) -> None:
         """``access`` overrides the access of single statuses."""
         self.roles = roles
+        self.webhooks = webhooks
         self.plans = plans
         self.addons = addons
         self.access: Mapping[str, AccessState] = access or {}
@@ -315,10 +318,11 @@ class _PlanEntry(_Entry, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"trial_days and seats are of plans that are sold, and {FREE} is not")
 
 
-_CATALOG_KEYS: Final = ("features", "plans", "addons", "access", "roles")
+_CATALOG_KEYS: Final = ("features", "plans", "addons", "access", "roles", "webhooks")
 _ENTRY_ID: Final = attrgetter("id")
+_ENTRY_NAME: Final = attrgetter("name")
 _ENTRY_PRICES: Final = attrgetter("prices")
-AnyEntry = TypeVar("AnyEntry", bound=_Entry | Feature | RoleEntry)
+AnyEntry = TypeVar("AnyEntry", bound=_Entry | Feature | RoleEntry | WebhookEntry)
 
 
 def parse_catalog(text: str) -> Catalog:
@@ -339,6 +343,7 @@ def parse_catalog(text: str) -> Catalog:
     faults += _repeated("price", chain.from_iterable(map(_ENTRY_PRICES, (*plans, *addons))))
     access = _access(document.get("access", {}), faults)
     roles = _roles(document.get("roles", []), faults)
+    webhooks = _webhooks(document.get("webhooks", []), faults)
     if _lacks_free_plan(document.get("plans", [])):
         faults.append(f"the plan {FREE!r} is missing: it is the fallback and downgrade plan")
     if faults:
@@ -349,6 +354,7 @@ def parse_catalog(text: str) -> Catalog:
         access,
         tuple(features),
         roles,
+        webhooks,
     )
 
 
@@ -359,6 +365,14 @@ def _roles(listed: object, faults: list[str]) -> Roles:
     # of an invalid list it is not known which roles the others may give
     faults += of_roles or gives_faults(entries)
     return Roles([entry.to_role() for entry in entries])
+
+
+def _webhooks(listed: object, faults: list[str]) -> tuple[WebhookEndpoint, ...]:
+    entries = _entries(listed, "webhook", WebhookEntry, faults, id_field="name")
+    faults += _repeated("webhook", map(_ENTRY_NAME, entries))
+    if fault := number_fault(entries):
+        faults.append(fault)
+    return tuple(entry.to_endpoint() for entry in entries)
 
 
 def _given_faults(
@@ -419,9 +433,16 @@ def _to_addon(entry: _Entry) -> Addon:
 
 
 def _entries(
-    listed: object, kind: str, entry_type: type[AnyEntry], faults: list[str]
+    listed: object,
+    kind: str,
+    entry_type: type[AnyEntry],
+    faults: list[str],
+    *,
+    id_field: str = "id",
 ) -> list[AnyEntry]:
-    """Return the valid entries of a list of tables; add the first fault of each other one."""
+    """Return the valid entries of a list of tables; add the first fault of each other one, which
+    names it by ``id_field``.
+    """
     if not _is_list_of_tables(listed):
         faults.append(f"{kind}s: must be a list of tables, [[{kind}s]]")
         return []
@@ -430,7 +451,8 @@ def _entries(
         try:
             valid.append(msgspec.convert(entry, entry_type))
         except msgspec.ValidationError as error:
-            where = f"{kind} {entry['id']!r}" if "id" in entry else f"{kind} number {number}"
+            has_id = id_field in entry
+            where = f"{kind} {entry[id_field]!r}" if has_id else f"{kind} number {number}"
             faults.append(f"{where}: {error}{_hint(str(error))}")
     return valid
 

@@ -1,0 +1,235 @@
+"""Sends messages to the endpoints of webhooks, and to public addresses alone."""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from socket import SOCK_STREAM
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+
+import httpcore2
+import msgspec
+
+from tenantry import __version__
+from tenantry.common.tracing import Tracing
+from tenantry.domain.public_addresses import is_public
+from tenantry.domain.webhooks import WebhookEndpoint, signed_headers
+from tenantry.integrations.http_client import ssl_context
+
+TIMEOUT: Final = 15.0
+"""Seconds for an attempt: resolution, connection, request and response."""
+_MAX_ADDRESSES: Final = 3
+"""How many addresses of a name an attempt tries."""
+_MAX_BODY_BYTES: Final = 16 * 1024
+"""How much of a response is read: a receiver may see an error where its response is not read."""
+_USER_AGENT: Final = f"tenantry/{__version__}"
+_PEER: Final = "webhook receiver"
+_SUCCESS: Final = range(200, 300)
+_SECONDS: Final = re.compile("[0-9]{1,9}")
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
+
+
+class DeliveryResult(msgspec.Struct, frozen=True):
+    """What came of an attempt: the status of the response, or why there was none.
+
+    ``error`` is safe to show. ``retry_after`` is when the receiver wants the next attempt.
+    """
+
+    status: int | None = None
+    retry_after: timedelta | None = None
+    error: str | None = None
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the receiver has accepted the message. A redirect is a failure."""
+        return self.status in _SUCCESS
+
+
+class _RefusedAddressError(Exception):
+    """An address of the name is not public."""
+
+
+class _ResolutionError(Exception):
+    """The name has no address."""
+
+
+_ERRORS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (_RefusedAddressError, "the address is not public, and allow_private is not set"),
+    (_ResolutionError, "the host name cannot be resolved"),
+    (ssl.SSLError, "no TLS, or the certificate is not trusted for this host name"),
+    (httpcore2.ConnectError, "no connection"),
+    (httpcore2.ConnectTimeout, "no connection"),
+    (
+        httpcore2.ProtocolError,
+        "the connection was closed without a response, or the response is malformed",
+    ),
+    (httpcore2.NetworkError, "the connection was lost"),
+    (OSError, "the connection was lost"),
+)
+"""What to show of an error or its cause, by the first that fits. Their own texts may contain the
+response.
+"""
+
+
+async def resolve(host: str, port: int) -> Sequence[Address]:
+    """Return the addresses of a host, in the order in which to try them. Raises `OSError` and
+    `UnicodeError`.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=SOCK_STREAM)
+    return list(dict.fromkeys(ip_address(socket_address[0]) for *_, socket_address in found))
+
+
+class WebhookClient:
+    """Sends signed messages, each on a connection of its own.
+
+    It follows no redirect, uses no proxy and sends no cookie.
+    """
+
+    def __init__(
+        self,
+        tracing: Tracing | None = None,
+        *,
+        timeout: float = TIMEOUT,
+        resolve: Resolve = resolve,
+        trusted: ssl.SSLContext | None = None,
+    ) -> None:
+        """``timeout`` bounds an attempt, in seconds; ``trusted`` replaces the system's
+        certificates.
+        """
+        self._tracing = tracing
+        self._timeout = timeout
+        self._resolve = resolve
+        self._trusted = trusted
+
+    async def send(
+        self, endpoint: WebhookEndpoint, webhook_id: str, body: bytes, now: datetime
+    ) -> DeliveryResult:
+        """Send a message in JSON once, signed as of ``now``. Raises nothing but cancellation."""
+        parts = urlsplit(endpoint.url)
+        headers = {
+            "Host": parts.netloc,
+            "Content-Type": "application/json",
+            "User-Agent": _USER_AGENT,
+            **signed_headers(endpoint, webhook_id, now, body),
+        }
+        if self._tracing is None:
+            return await self._post(endpoint, headers, body, now)
+        with self._tracing.call(_PEER, "POST", parts.hostname or "", parts.port) as span:
+            result = await self._post(endpoint, headers, body, now)
+            if result.status is not None:
+                span.note(result.status)
+            return result
+
+    async def _post(
+        self, endpoint: WebhookEndpoint, headers: dict[str, str], body: bytes, now: datetime
+    ) -> DeliveryResult:
+        url = httpcore2.URL(endpoint.url)
+        connection = httpcore2.AsyncHTTPConnection(
+            origin=url.origin,
+            ssl_context=self._trusted or ssl_context(),
+            network_backend=_CheckedNetwork(self._resolve, is_any=endpoint.allow_private),
+        )
+        request = connection.stream(
+            "POST",
+            url,
+            headers=list(headers.items()),
+            content=body,
+            extensions={"timeout": {"connect": self._timeout / _MAX_ADDRESSES}},
+        )
+        result: DeliveryResult | None = None
+        try:
+            async with asyncio.timeout(self._timeout), connection, request as response:
+                result = _result(response, now)
+                await _read_some(response)
+        except TimeoutError:
+            return result or DeliveryResult(error=f"no response within {self._timeout:g} s")
+        except tuple(kind for kind, _ in _ERRORS) as error:
+            return result or DeliveryResult(error=_shown(error))
+        return result
+
+
+class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
+    """Connects to the addresses that it has checked: a name may resolve to others the next time.
+
+    TLS and HTTP still use the name.
+    """
+
+    def __init__(self, resolve: Resolve, *, is_any: bool) -> None:
+        self._resolve = resolve
+        self._is_any = is_any
+        self._network = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109  # the library's
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to the first address that accepts; refuse them all if one is not public.
+
+        ``timeout`` is for each address, in seconds.
+        """
+        addresses = await self._addresses(host, port)
+        failure: Exception = _ResolutionError()
+        for address in addresses[:_MAX_ADDRESSES]:
+            try:
+                return await self._network.connect_tcp(
+                    str(address), port, timeout, local_address, socket_options
+                )
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def _addresses(self, host: str, port: int) -> Sequence[Address]:
+        try:
+            addresses = await self._resolve(host, port)
+        except (OSError, UnicodeError):
+            raise _ResolutionError from None
+        if not self._is_any and not all(map(is_public, addresses)):
+            raise _RefusedAddressError
+        return addresses
+
+
+def _shown(error: Exception) -> str:
+    return next(
+        text
+        for kind, text in _ERRORS
+        if isinstance(error, kind) or isinstance(error.__cause__, kind)
+    )
+
+
+def _result(response: httpcore2.Response, now: datetime) -> DeliveryResult:
+    headers = {name.lower(): value for name, value in response.headers}
+    retry_after = parse_retry_after(headers.get(b"retry-after", b"").decode("latin-1"), now)
+    return DeliveryResult(response.status, retry_after)
+
+
+async def _read_some(response: httpcore2.Response) -> None:
+    size = 0
+    async for chunk in response.aiter_stream():
+        size += len(chunk)
+        if size > _MAX_BODY_BYTES:
+            return
+
+
+def parse_retry_after(value: str, now: datetime) -> timedelta | None:
+    """Read a ``Retry-After``, in seconds or an HTTP date (RFC 9110 section 10.2.3); None if it is
+    neither.
+    """
+    if _SECONDS.fullmatch(value):
+        return timedelta(seconds=int(value))
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(aware - now, timedelta())

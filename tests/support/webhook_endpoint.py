@@ -1,0 +1,103 @@
+"""A receiver of webhooks on loopback, which records what arrives."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from tenantry.common.secret import Secret
+from tenantry.domain.outbound_events import TypeFilter
+from tenantry.domain.webhooks import WebhookEndpoint
+
+LOOPBACK: Final = "127.0.0.1"
+SECRET: Final = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+OTHER_SECRET: Final = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+
+
+def endpoint_at(
+    url: str,
+    *,
+    name: str = "app",
+    types: tuple[str, ...] = ("tenant.*",),
+    secrets: tuple[str, ...] = (SECRET,),
+    allow_private: bool = True,
+) -> WebhookEndpoint:
+    """Make an endpoint, which may be on this machine."""
+    return WebhookEndpoint(name, url, TypeFilter(types), tuple(map(Secret, secrets)), allow_private)
+
+
+class ReceivedWebhook(msgspec.Struct):
+    """A request: its first line, its headers by their names in lower case, its body."""
+
+    line: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def answer(status: int, *headers: str, body: bytes = b"") -> bytes:
+    """Write a response, after which the receiver closes the connection."""
+    lines = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        *headers,
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+class WebhookServer:
+    """Answers each request with ``response``, once ``hold`` is set.
+
+    ``repeats`` follows the response again and again, until the sender has closed the connection.
+    """
+
+    def __init__(self) -> None:
+        self.response = answer(HTTPStatus.NO_CONTENT)
+        self.repeats = b""
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.connections = 0
+        self.received: list[ReceivedWebhook] = []
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection."""
+        self.connections += 1
+        try:
+            self.received.append(await _read(reader))
+            await self.hold.wait()
+            writer.write(self.response)
+            await writer.drain()
+            while self.repeats:
+                writer.write(self.repeats)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return
+        finally:
+            writer.close()
+
+
+async def _read(reader: asyncio.StreamReader) -> ReceivedWebhook:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    line, *fields = head.strip().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (f.partition(":") for f in fields)}
+    body = await reader.readexactly(int(headers["content-length"]))
+    return ReceivedWebhook(line, headers, body)
+
+
+@asynccontextmanager
+async def running_webhook_server(
+    host: str = LOOPBACK, *, certificate: ssl.SSLContext | None = None
+) -> AsyncIterator[WebhookServer]:
+    """Run a receiver while the block runs."""
+    receiver = WebhookServer()
+    server = await asyncio.start_server(receiver.serve, host, 0, ssl=certificate)
+    receiver.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield receiver
+        receiver.repeats = b""
+        receiver.hold.set()
