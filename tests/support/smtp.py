@@ -21,6 +21,7 @@ from cryptography.x509.oid import NameOID
 LOOPBACK: Final = "127.0.0.1"
 LOOPBACK_IN_DISGUISE: Final = "127.1"
 """The same address in a form that does not look like loopback."""
+ON_LOOPBACK: Final = x509.IPAddress(ip_address(LOOPBACK))
 _PATIENCE: Final = 20.0
 
 
@@ -176,8 +177,8 @@ async def running(server: MailServer) -> AsyncIterator[MailServer]:
         await server.stop()
 
 
-def self_signed(folder: Path) -> ssl.SSLContext:
-    """A server's TLS configuration with an untrusted certificate."""
+def self_signed(folder: Path, host: x509.GeneralName = ON_LOOPBACK) -> ssl.SSLContext:
+    """A server's TLS configuration with an untrusted certificate, which is in ``mail.pem`` too."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mail.test")])
     now = datetime.now(UTC)
@@ -189,9 +190,7 @@ def self_signed(folder: Path) -> ssl.SSLContext:
         .serial_number(1)
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address(LOOPBACK))]), critical=False
-        )
+        .add_extension(x509.SubjectAlternativeName([host]), critical=False)
         .sign(key, hashes.SHA256())
     )
     path = folder / "mail.pem"

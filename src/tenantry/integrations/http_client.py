@@ -32,7 +32,7 @@ def new_http_client(
 
 
 @cache
-def _ssl_context() -> ssl.SSLContext:
+def ssl_context() -> ssl.SSLContext:
     """Load the trusted certificates once a process: it takes 20 ms."""
     return httpx2.create_ssl_context()
 
@@ -45,7 +45,7 @@ class _Client(httpx2.AsyncClient):
         tracing: Tracing | None,
     ) -> None:
         super().__init__(
-            timeout=timeout, mounts=_DIRECT, follow_redirects=False, verify=_ssl_context()
+            timeout=timeout, mounts=_DIRECT, follow_redirects=False, verify=ssl_context()
         )
         self._peer = peer
         self._tracing = tracing
