@@ -21,6 +21,7 @@ from tenantry.integrations.webhook_client import (
 )
 from tests.support.smtp import self_signed
 from tests.support.webhook_endpoint import (
+    MOST_REPEATED,
     WebhookServer,
     answer,
     endpoint_at,
@@ -283,10 +284,10 @@ async def test_response_whose_head_does_not_end(server: WebhookServer) -> None:
 
 
 async def test_response_whose_body_does_not_end(server: WebhookServer) -> None:
-    """The limit of time would be an hour: only the limit of size can end it."""
     server.response = b"HTTP/1.1 200 OK\r\nContent-Length: 100000000000\r\n\r\n"
     server.repeats = b"x" * 4096
     assert (await send(endpoint_at(url_of(server)), WebhookClient(timeout=3600))).is_success
+    assert server.repeated < MOST_REPEATED
 
 
 async def test_response_whose_body_does_not_come(server: WebhookServer) -> None:

@@ -16,6 +16,7 @@ from tenantry.domain.webhooks import WebhookEndpoint
 LOOPBACK: Final = "127.0.0.1"
 SECRET: Final = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER_SECRET: Final = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+MOST_REPEATED: Final = 20_000
 
 
 def endpoint_at(
@@ -52,12 +53,14 @@ def answer(status: int, *headers: str, body: bytes = b"") -> bytes:
 class WebhookServer:
     """Answers each request with ``response``, once ``hold`` is set.
 
-    ``repeats`` follows the response again and again, until the sender has closed the connection.
+    ``repeats`` follows the response `MOST_REPEATED` times, or until the sender has closed the
+    connection.
     """
 
     def __init__(self) -> None:
         self.response = answer(HTTPStatus.NO_CONTENT)
         self.repeats = b""
+        self.repeated = 0
         self.hold = asyncio.Event()
         self.hold.set()
         self.connections = 0
@@ -72,7 +75,8 @@ class WebhookServer:
             await self.hold.wait()
             writer.write(self.response)
             await writer.drain()
-            while self.repeats:
+            while self.repeats and self.repeated < MOST_REPEATED:
+                self.repeated += 1
                 writer.write(self.repeats)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
