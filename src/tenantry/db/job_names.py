@@ -5,9 +5,11 @@ from typing import Final
 MAIL: Final = "mail"
 MAINTENANCE: Final = "maintenance"
 PROVIDER: Final = "provider"
+WEBHOOKS: Final = "webhooks"
 DELIVER_MAIL: Final = "deliver_mail"
 FETCH_SNAPSHOT: Final = "ask_provider"
 FOLLOW_SEATS: Final = "follow_seats"
+DELIVER_WEBHOOKS: Final = "deliver_webhooks"
 FIND_SEAT_DRIFT: Final = "find_seat_drift"
 RECONCILE: Final = "reconcile_due_tenants"
 COUNT_STALE: Final = "count_stale_tenants"
@@ -25,4 +27,4 @@ PERIODIC: Final = (
     FIND_SEAT_DRIFT,
 )
 """The tasks that run on a schedule."""
-TASKS: Final = (*PERIODIC, DELIVER_MAIL, FETCH_SNAPSHOT, FOLLOW_SEATS)
+TASKS: Final = (*PERIODIC, DELIVER_MAIL, FETCH_SNAPSHOT, FOLLOW_SEATS, DELIVER_WEBHOOKS)

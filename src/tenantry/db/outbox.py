@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import psycopg
@@ -13,10 +13,31 @@ from procrastinate.types import JSONDict
 from tenantry.common.tracing import Tracing
 from tenantry.db import outbox_store
 from tenantry.db.connection import ACROSS_TENANTS, Connection
-from tenantry.db.job_names import DELIVER_MAIL, FETCH_SNAPSHOT, FOLLOW_SEATS, MAIL, PROVIDER
+from tenantry.db.job_names import (
+    DELIVER_MAIL,
+    DELIVER_WEBHOOKS,
+    FETCH_SNAPSHOT,
+    FOLLOW_SEATS,
+    MAIL,
+    PROVIDER,
+    WEBHOOKS,
+)
 from tenantry.domain.billing.ledger import SnapshotRequest
 
 _A_MOMENT: Final = timedelta(seconds=2)
+
+
+class _JobKind(NamedTuple):
+    """A task of which one job runs at a time for an object, which is its ``argument``."""
+
+    task: str
+    queue: str
+    argument: str
+
+
+_FETCHES: Final = _JobKind(FETCH_SNAPSHOT, PROVIDER, "tenant_id")
+_SEATS: Final = _JobKind(FOLLOW_SEATS, PROVIDER, "tenant_id")
+_WEBHOOKS: Final = _JobKind(DELIVER_WEBHOOKS, WEBHOOKS, "endpoint")
 
 
 class Outbox:
@@ -79,7 +100,7 @@ class Outbox:
         if not self._asks_provider or not requests:
             return
         wanted = {request.tenant_id: request.later for request in requests}
-        await self._defer_once(connection, FETCH_SNAPSHOT, wanted, traces)
+        await self._defer_once(connection, _FETCHES, wanted, traces)
 
     async def defer_seats(self, connection: Connection, tenants: Sequence[str]) -> None:
         """Set the seats of tenants to the number of their active members once the transaction is
@@ -90,31 +111,38 @@ class Outbox:
         if not self._follows_seats or not tenants:
             return
         async with connection.within(ACROSS_TENANTS):
-            await self._defer_once(connection, FOLLOW_SEATS, dict.fromkeys(tenants, False), None)
+            await self._defer_once(connection, _SEATS, dict.fromkeys(tenants, False), None)
+
+    async def defer_webhooks(self, connection: Connection, endpoints: Sequence[str]) -> None:
+        """Send what is due to these endpoints once the transaction is committed.
+
+        An endpoint whose job waits already gets no second one: that job looks later.
+        """
+        await self._defer_once(connection, _WEBHOOKS, dict.fromkeys(endpoints, False), None)
 
     async def _defer_once(
         self,
         connection: Connection,
-        task: str,
+        kind: _JobKind,
         wanted: dict[str, bool],
         traces: Mapping[str, str] | None,
     ) -> None:
-        """Defer a job of the provider's queue for each tenant without one that waits.
+        """Defer a job for each object, such as a tenant, without one that waits.
 
-        ``wanted`` says which begin a moment later. One job of a task runs at a time for a tenant.
+        ``wanted`` says which begin a moment later. One job of a task runs at a time for an object.
         """
-        now, waiting = await outbox_store.waiting(connection, task, wanted)
-        for tenant_id in waiting:
-            del wanted[tenant_id]  # what it finds at a later moment serves this request too
-        for tenant_id, later in wanted.items():
+        now, waiting = await outbox_store.waiting(connection, kind.task, wanted)
+        for name in waiting:
+            del wanted[name]  # what it finds at a later moment serves this request too
+        for name, later in wanted.items():
             deferrer = self._app.configure_task(
-                task,
-                queue=PROVIDER,
+                kind.task,
+                queue=kind.queue,
                 connection=connection,
-                lock=f"{task} {tenant_id}",
+                lock=f"{kind.task} {name}",
                 schedule_at=now + _A_MOMENT if later else None,
             )
-            arguments = self._with_trace({"tenant_id": tenant_id}, (traces or {}).get(tenant_id))
+            arguments = self._with_trace({kind.argument: name}, (traces or {}).get(name))
             await _deferred(deferrer.defer_async(**arguments))
 
     def _with_trace(self, arguments: JSONDict, trace: str | None) -> JSONDict:

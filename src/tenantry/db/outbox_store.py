@@ -9,20 +9,20 @@ from tenantry.db.connection import Connection
 # By their locks: a queueing lock would reject the retry of a job while another one waits.
 WAITING: Final = """
 SELECT clock_timestamp(),
-       ARRAY (SELECT asked.tenant_id
-                FROM unnest(%s::text[]) AS asked (tenant_id)
+       ARRAY (SELECT asked.name
+                FROM unnest(%s::text[]) AS asked (name)
                WHERE EXISTS (SELECT FROM procrastinate_jobs job
-                              WHERE job.lock = %s || ' ' || asked.tenant_id AND job.status = 'todo'))
+                              WHERE job.lock = %s || ' ' || asked.name AND job.status = 'todo'))
 """
 
 
 async def waiting(
-    connection: Connection, task: str, tenants: Collection[str]
+    connection: Connection, task: str, names: Collection[str]
 ) -> tuple[datetime, list[str]]:
-    """Return the database's time, and those of these tenants that have a waiting job of this
-    task.
+    """Return the database's time, and those of these names, such as tenants, that have a waiting
+    job of this task.
     """
-    [(now, found)] = await connection.fetch(WAITING, (list(tenants), task))
+    [(now, found)] = await connection.fetch(WAITING, (list(names), task))
     return now, found
 
 

@@ -14,6 +14,8 @@ from tenantry.domain.errors import ValidationError
 AUDIT: Final = "audit"
 """The group of the events that are entries of the audit trail."""
 _ANY: Final = "*"
+_ID_PREFIX: Final = "evt_"
+_MAX_DIGITS: Final = 18
 
 
 class EventType(StrEnum):
@@ -128,4 +130,11 @@ def _matches(pattern: str, event_type: str) -> bool:
 
 def event_id(version: int) -> str:
     """Return the id of the event that has this version."""
-    return f"evt_{version}"
+    return f"{_ID_PREFIX}{version}"
+
+
+def version_of(event_id: str) -> int | None:
+    """Return the version of the event that has this id; None if no event can have it."""
+    digits = event_id.removeprefix(_ID_PREFIX)
+    is_id = event_id.startswith(_ID_PREFIX) and digits.isdecimal() and digits.isascii()
+    return int(digits) if is_id and len(digits) <= _MAX_DIGITS else None

@@ -119,6 +119,17 @@ async def horizon(connection: Connection, epoch: int) -> Position:
     return Position(epoch, await connection.fetch_count(_HORIZON), 0)
 
 
+async def portion_end(
+    connection: Connection, after: Position, until: Position, most: int
+) -> Position | None:
+    """Return the position of event number ``most`` after a position; None if fewer events follow
+    before ``until``, which is the `horizon`.
+    """
+    values = {**after._asdict(), "newest": until.epoch, "horizon": until.xid, "most": most}
+    last = await connection.fetch_row(_LAST_TO_SCAN, values)
+    return Position(*last) if last else None
+
+
 async def read(
     connection: Connection, after: Position, until: Position, wanted: EventFilter, limit: int
 ) -> Portion:
@@ -126,12 +137,11 @@ async def read(
 
     At most `MAX_SCANNED_EVENTS` events are examined.
     """
-    values = {**after._asdict(), "newest": until.epoch, "horizon": until.xid}
-    last = await connection.fetch_row(_LAST_TO_SCAN, {**values, "most": MAX_SCANNED_EVENTS})
-    end = Position(*last) if last else until
+    last = await portion_end(connection, after, until, MAX_SCANNED_EVENTS)
+    end = last or until
     bounds = {"last_epoch": end.epoch, "last_xid": end.xid, "last_version": end.version}
     conditions = {"types": list(wanted.types), "org": wanted.org_id, "limit": limit}
-    rows = await connection.fetch(_READ, {**values, **bounds, **conditions})
+    rows = await connection.fetch(_READ, {**after._asdict(), **bounds, **conditions})
     events = [
         OutboundEvent(event_id(version), kind, org_id, at, version, msgspec.Raw(data.encode()))
         for _, _, version, kind, org_id, at, data in rows

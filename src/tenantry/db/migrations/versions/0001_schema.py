@@ -686,6 +686,47 @@ REVOKE ALL ON FUNCTION outbound_epoch, next_outbound_version FROM PUBLIC;
 ALTER TABLE outbound_events ALTER version SET DEFAULT next_outbound_version();
 """
 
+WEBHOOKS = """
+-- The endpoints of the plan catalog, each with the place in the order of the events up to which its
+-- deliveries exist. seen_at is when a worker last had the endpoint in its catalog.
+CREATE TABLE webhook_endpoints (
+    name            text COLLATE "C" PRIMARY KEY,
+    epoch           integer NOT NULL,
+    xid             xid8 NOT NULL,
+    version         bigint NOT NULL,
+    seen_at         timestamptz NOT NULL,
+    last_success_at timestamptz,
+    failing_since   timestamptz,
+    paused_until    timestamptz,
+    disabled_at     timestamptz,
+    disabled_reason text,
+    CHECK ((disabled_at IS NULL) = (disabled_reason IS NULL))
+) WITH (fillfactor = 50); -- room for the next version of a row that changes often
+COMMENT ON COLUMN webhook_endpoints.failing_since IS 'the first failed attempt since the last success';
+COMMENT ON COLUMN webhook_endpoints.paused_until IS 'what the receiver asked for with Retry-After';
+
+-- An event that an endpoint receives, by the event's place. One that is held has failed at all its
+-- attempts, and waits for the operator.
+CREATE TABLE webhook_deliveries (
+    endpoint        text COLLATE "C" NOT NULL REFERENCES webhook_endpoints,
+    epoch           integer NOT NULL,
+    xid             xid8 NOT NULL,
+    version         bigint NOT NULL,
+    status          text NOT NULL CHECK (status IN ('queued', 'held', 'delivered')),
+    attempts        integer NOT NULL DEFAULT 0,
+    next_attempt_at timestamptz,
+    last_status     integer,
+    last_error      text,
+    created_at      timestamptz NOT NULL,
+    delivered_at    timestamptz,
+    PRIMARY KEY (endpoint, version),
+    CHECK ((status = 'queued') = (next_attempt_at IS NOT NULL))
+);
+CREATE INDEX webhook_deliveries_undelivered ON webhook_deliveries (endpoint, status, next_attempt_at, version)
+    WHERE status <> 'delivered';
+CREATE INDEX webhook_deliveries_by_age ON webhook_deliveries (created_at);
+"""
+
 # The functions mean these tables, whatever a session's search path or temporary tables say.
 SEARCH_PATH = """
 DO $$
@@ -730,4 +771,5 @@ def upgrade() -> None:
     op.execute(JOBS)
     op.execute(CHECKS)
     op.execute(OUTBOUND)
+    op.execute(WEBHOOKS)
     op.execute(SEARCH_PATH)

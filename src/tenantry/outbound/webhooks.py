@@ -1,0 +1,373 @@
+"""Webhooks: the events of the feed become deliveries, which jobs send.
+
+Each endpoint follows the feed with its own position. What is queued is sent at its time, again
+after a failure, and held when the attempts are exhausted (docs/decisions/0083).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+import psycopg
+
+from tenantry.common.clock import Clock
+from tenantry.db.connection import ACROSS_TENANTS, Connection
+from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
+from tenantry.domain import webhook_deliveries as rules
+from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError
+from tenantry.domain.outbound_events import event_id, version_of
+from tenantry.domain.webhooks import WebhookEndpoint
+from tenantry.integrations.webhook_client import DeliveryResult, WebhookClient
+from tenantry.outbound import events_store
+from tenantry.outbound import webhooks_store as store
+from tenantry.outbound.events_store import BEGINNING, Position
+from tenantry.outbound.webhooks_store import DueDelivery
+
+INTERVAL: Final = 1.0
+"""Seconds between two looks for new events and for deliveries that are due."""
+AT_ONCE: Final = 4
+"""How many attempts at an endpoint are made at the same time."""
+_SEEN_EVERY: Final = timedelta(minutes=1)
+_PORTION: Final = 1000
+"""How many events a transaction looks at."""
+_MOST_DUE: Final = 1000
+"""The deliveries of an endpoint that are due; above, further events wait in the feed."""
+_MOST_IN_JOB: Final = 200
+_JOB_SECONDS: Final = 10.0
+"""How long a job begins attempts: jobs end soon when a worker stops."""
+
+AttemptObserver = Callable[[str, bool], None]
+"""Is called after each attempt, with the endpoint's name and whether the receiver accepted."""
+
+logger = logging.getLogger(__name__)
+
+
+class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
+    """An endpoint of the catalog, and what it has received.
+
+    ``waiting`` counts the deliveries to come, ``held`` those that wait for the operator: after all
+    their attempts failed, or all while the endpoint is disabled. Of events without a delivery,
+    `MAX_COUNTED` are looked at. ``failing_since`` is the first failed attempt since the last
+    success.
+    """
+
+    name: str
+    waiting: int = 0
+    held: int = 0
+    last_success_at: datetime | None = None
+    failing_since: datetime | None = None
+    paused_until: datetime | None = None
+    disabled_at: datetime | None = None
+    disabled_reason: str | None = None
+
+
+@dataclass(eq=False)
+class OutboundWebhooks:
+    """The webhooks of one process. `run` looks for what is to be sent, and jobs call `deliver`.
+
+    It does nothing, and opens no connection, without ``endpoints``.
+    """
+
+    database: Database
+    outbox: Outbox
+    client: WebhookClient
+    clock: Clock
+    endpoints: Sequence[WebhookEndpoint]
+    _: KW_ONLY
+    observe: AttemptObserver = lambda _name, _accepted: None
+
+    def __post_init__(self) -> None:
+        self._by_name = {endpoint.name: endpoint for endpoint in self.endpoints}
+        self._recording = asyncio.Lock()
+        self._is_unavailable = False
+
+    # Following the feed
+
+    async def run(self) -> None:
+        """Queue deliveries and their jobs every `INTERVAL` seconds, until canceled."""
+        while True:
+            try:
+                await self.queue_due()
+            except (DatabaseUnavailableError, psycopg.Error) as error:
+                if not self._is_unavailable:
+                    logger.info("webhooks are interrupted: %s", error.__cause__ or error)
+                self._is_unavailable = True
+            else:
+                self._is_unavailable = False
+            await asyncio.sleep(INTERVAL)
+
+    async def queue_due(self) -> None:
+        """Queue the deliveries of new events, and a job for each endpoint with deliveries that are
+        due.
+
+        Several processes may run it at the same time. Raises `DatabaseUnavailableError`.
+        """
+        surveys = await self._survey()
+        due = set[str]()
+        for each in surveys:
+            if each.due:
+                due.add(each.name)
+            if each.has_events and each.due < _MOST_DUE and await self._follow_feed(each.name):
+                due.add(each.name)
+        if due:
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
+                await self.outbox.defer_webhooks(connection, sorted(due))
+
+    async def _survey(self) -> list[store.EndpointSurvey]:
+        """Return what there is to do for active endpoints, and make new ones known."""
+        now = self.clock()
+        names = list(self._by_name)
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            until = await _horizon(connection)
+            surveys = await store.survey(connection, names, until, _MOST_DUE, now)
+            seen = [each.name for each in surveys if each.seen_at > now - _SEEN_EVERY]
+            if len(seen) < len(names):
+                await store.see(connection, names, until, now)
+        return [each for each in surveys if each.is_active]
+
+    async def _follow_feed(self, name: str) -> int:
+        """Queue the deliveries of an endpoint's next events; return their number."""
+        types = self._by_name[name].types.types()
+        added = 0
+        while added < _MOST_DUE:
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
+                # Before the events are read: all below the horizon are committed by then.
+                until = await _horizon(connection)
+                after = await store.lock_position(connection, name)
+                if after is None:
+                    break
+                last = await events_store.portion_end(connection, after, until, _PORTION)
+                end = last or until
+                added += await store.queue(connection, name, types, after, end, self.clock())
+                await store.move(connection, name, end)
+            if last is None:
+                break
+        return added
+
+    # Sending
+
+    async def deliver(self, name: str) -> None:
+        """Send what is due to an endpoint, `AT_ONCE` at a time, for some seconds; the next job
+        continues.
+
+        If the process dies between an attempt and its record, the event is sent again. Raises
+        `DatabaseUnavailableError`.
+        """
+        endpoint = self._by_name.get(name)
+        if endpoint is None:
+            return
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            due = await store.read_due(connection, name, _MOST_IN_JOB, self.clock())
+        batch = _Batch(deque(due), asyncio.get_running_loop().time() + _JOB_SECONDS)
+        senders = [self._send_batch(endpoint, batch) for _ in range(min(AT_ONCE, len(due)))]
+        for outcome in await asyncio.gather(*senders, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _send_batch(self, endpoint: WebhookEndpoint, batch: "_Batch") -> None:
+        try:
+            while (delivery := batch.next()) is not None:
+                if not await self._attempt(endpoint, delivery):
+                    batch.end()
+        except BaseException:
+            batch.end()
+            raise
+
+    async def _attempt(self, endpoint: WebhookEndpoint, delivery: DueDelivery) -> bool:
+        """Send one delivery; return whether the endpoint can receive the next one now."""
+        event = delivery.event
+        if event is None:
+            await self._forget(endpoint.name, delivery.version)
+            return True
+        body = rules.message_of(event)
+        result = await self.client.send(endpoint, event.id, body, self.clock())
+        self.observe(endpoint.name, result.is_success)
+        # One at a time: attempts at ten endpoints would else take the pool's connections.
+        async with self._recording, self.database.transaction(ACROSS_TENANTS) as connection:
+            if result.is_success:
+                now = self.clock()
+                version = delivery.version
+                await store.mark_delivered(connection, endpoint.name, version, result.status, now)
+                return True
+            return await self._record_failure(connection, endpoint.name, delivery, result)
+
+    async def _record_failure(
+        self, connection: Connection, name: str, delivery: DueDelivery, result: DeliveryResult
+    ) -> bool:
+        now = self.clock()
+        attempts = delivery.attempts + 1
+        following = rules.next_attempt(attempts, now)
+        await store.mark_failed(
+            connection,
+            name,
+            delivery.version,
+            status=result.status,
+            error=result.error,
+            next_attempt_at=following,
+        )
+        pause = rules.pause_until(result.retry_after, now)
+        failing_since = await store.note_failure(connection, name, pause, now)
+        event = event_id(delivery.version)
+        what = result.error or f"status {result.status}"
+        logger.info("webhook %s: attempt %d at %s failed: %s", name, attempts, event, what)
+        if following is None:
+            logger.warning("webhook %s: %s is held after %d attempts", name, event, attempts)
+        reason = rules.reason_to_disable(result.status, failing_since, now)
+        if reason is not None and await store.disable(connection, name, reason, now):
+            logger.error("webhook %s is disabled: %s", name, reason)
+        return reason is None and pause is None
+
+    async def _forget(self, name: str, version: int) -> None:
+        async with self._recording, self.database.transaction(ACROSS_TENANTS) as connection:
+            await store.remove(connection, name, version)
+        logger.warning("webhook %s: %s was not delivered, and is gone", name, event_id(version))
+
+    # Operating
+
+    async def states(self) -> list[EndpointState]:
+        """Return the state of each endpoint of the catalog, in its order."""
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            return [await _state(connection, endpoint) for endpoint in self.endpoints]
+
+    async def enable(self, name: str) -> int:
+        """Enable an endpoint, and send it all that is held, from the first attempt on; return the
+        number of these deliveries.
+
+        Events that it has not read follow. Raises `NotFoundError`.
+        """
+        endpoint = self._endpoint(name)
+        released = await self._release(name)
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            state = await _state(connection, endpoint)
+            position = await store.position_of(connection, name)
+            has_lost = position and await events_store.is_purged_after(connection, position)
+            await store.enable(connection, name)
+        if has_lost and state.disabled_at:
+            logger.warning("webhook %s: events were removed with age while it was disabled", name)
+        return released
+
+    async def resend(
+        self, name: str, *, event: str | None = None, since: datetime | None = None
+    ) -> int:
+        """Send again: this event, or all that were recorded ``since`` a moment, delivered or not;
+        with neither, all that are not delivered. Return the number of deliveries.
+
+        They wait while the endpoint is disabled. Raises `NotFoundError` for an endpoint or an event
+        that is unknown.
+        """
+        endpoint = self._endpoint(name)
+        if event is not None:
+            return await self._resend_one(name, event)
+        if since is not None:
+            return await self._resend_since(endpoint, since)
+        return await self._release(name)
+
+    async def test(self, name: str) -> DeliveryResult:
+        """Send a signed message of the type `webhook.test` at once, also if the endpoint is
+        disabled. Raises `NotFoundError`.
+        """
+        endpoint = self._endpoint(name)
+        now = self.clock()
+        message_id = f"evt_test_{uuid4().hex}"
+        body = rules.trial_message(message_id, name, now)
+        return await self.client.send(endpoint, message_id, body, now)
+
+    def _endpoint(self, name: str) -> WebhookEndpoint:
+        if name not in self._by_name:
+            raise NotFoundError(f"The plan catalog has no webhook {name!r}.")
+        return self._by_name[name]
+
+    async def _release(self, name: str) -> int:
+        now = self.clock()
+        released = 0
+        while True:
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
+                number = await store.release(connection, name, now)
+            released += number
+            if number < store.ROWS_PER_STATEMENT:
+                return released
+
+    async def _resend_one(self, name: str, event: str) -> int:
+        version = version_of(event)
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            is_known = version is not None and await store.release_one(
+                connection, name, version, self.clock()
+            )
+        if not is_known:
+            raise NotFoundError(f"The webhook {name!r} has no delivery of {event!r}.")
+        return 1
+
+    async def _resend_since(self, endpoint: WebhookEndpoint, since: datetime) -> int:
+        """Queue the events up to the endpoint's position: it will receive the later ones."""
+        types = endpoint.types.types()
+        now = self.clock()
+        after = BEGINNING
+        added = 0
+        while True:
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
+                until = await store.position_of(connection, endpoint.name)
+                if until is None:
+                    return added
+                last = await events_store.portion_end(connection, after, until, _PORTION)
+                end = last or until
+                added += await store.queue(
+                    connection,
+                    endpoint.name,
+                    types,
+                    after,
+                    end,
+                    now,
+                    since,
+                )
+            if last is None:
+                return added
+            after = last
+
+
+class _Batch:
+    """The deliveries of a job, which its senders share; none after ``deadline``, a time of the
+    event loop.
+    """
+
+    def __init__(self, waiting: deque[DueDelivery], deadline: float) -> None:
+        self._waiting = waiting
+        self._deadline = deadline
+
+    def next(self) -> DueDelivery | None:
+        """Take the next delivery; None if no further attempt shall begin."""
+        if not self._waiting or asyncio.get_running_loop().time() > self._deadline:
+            return None
+        return self._waiting.popleft()
+
+    def end(self) -> None:
+        """Begin no further attempts."""
+        self._waiting.clear()
+
+
+async def _horizon(connection: Connection) -> Position:
+    newest = await events_store.newest_epoch(connection)
+    return await events_store.horizon(connection, newest)
+
+
+async def _state(connection: Connection, endpoint: WebhookEndpoint) -> EndpointState:
+    row = await store.read_endpoint(connection, endpoint.name, endpoint.types.types())
+    if row is None:
+        return EndpointState(name=endpoint.name)
+    to_come = row.queued + row.unread
+    return EndpointState(
+        name=endpoint.name,
+        waiting=0 if row.disabled_at else to_come,
+        held=row.held + to_come if row.disabled_at else row.held,
+        last_success_at=row.last_success_at,
+        failing_since=row.failing_since,
+        paused_until=row.paused_until,
+        disabled_at=row.disabled_at,
+        disabled_reason=row.disabled_reason,
+    )
