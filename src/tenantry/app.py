@@ -84,6 +84,7 @@ from tenantry.integrations.oidc.sign_in import SignIn, UserInfo
 from tenantry.integrations.smtp import Mailer
 from tenantry.integrations.stripe.client import ProviderApi
 from tenantry.integrations.stripe.signature import SignatureVerifier
+from tenantry.integrations.webhook_client import WebhookClient
 from tenantry.jobs.database_metrics import DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
@@ -92,6 +93,7 @@ from tenantry.notifications.access_ends import mail_access_ends
 from tenantry.notifications.mail_delivery import MailService
 from tenantry.notifications.quota_notices import QuotaNotices
 from tenantry.outbound.feed import ChangeFeed
+from tenantry.outbound.webhooks import OutboundWebhooks
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.caching import CallerVary
 from tenantry.server.client_limits import ClientLimits
@@ -552,14 +554,21 @@ def build_work(base: Base, fetched: WebhookService) -> Work:
             clock,
             settings.issuers,
         )
+    endpoints = policy.catalog.webhooks
     stale = timedelta(hours=settings.stale_tenant_hours)
     mails_ends = OwnerNotice.ACCESS_ENDED in policy.notices
     return Work(
         mail,
-        RetentionService(database, timedelta(days=settings.raw_body_days), clock),
+        RetentionService(
+            database,
+            timedelta(days=settings.raw_body_days),
+            clock,
+            [endpoint.name for endpoint in endpoints],
+        ),
         count_stale_tenants=partial(count_stale_tenants, database, stale, clock),
         reconciler=reconciler,
         seats=seats,
+        webhooks=build_outbound_webhooks(base) if endpoints else None,
         reconcile_hours=settings.reconcile_hours,
         counted_in=database,
         tracing=base.tracing,
@@ -582,6 +591,17 @@ def build_work(base: Base, fetched: WebhookService) -> Work:
             clock,
             asks_provider=provider is not None,
         ),
+    )
+
+
+def build_outbound_webhooks(base: Base) -> OutboundWebhooks:
+    """Build what sends events to the endpoints of the plan catalog."""
+    return OutboundWebhooks(
+        base.database,
+        base.outbox,
+        WebhookClient(base.tracing),
+        base.clock,
+        base.settings.billing.catalog.webhooks,
     )
 
 

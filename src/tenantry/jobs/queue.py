@@ -135,7 +135,8 @@ class JobQueue:
         running = _RunningJobs()
         options = {
             "queues": work.queues,
-            "concurrency": concurrency,
+            # a slow receiver holds up no other jobs
+            "concurrency": concurrency + work.endpoints,
             "fetch_job_polling_interval": polling_interval,
             "shutdown_graceful_timeout": grace,
             "delete_jobs": "successful",
@@ -146,12 +147,15 @@ class JobQueue:
             "worker_middleware": [running.run],
         }
         with unavailable.installed():
-            requeueing = asyncio.create_task(self._requeue_lost(running, lost_after))
+            beside = [asyncio.create_task(self._requeue_lost(running, lost_after))]
+            if work.webhooks is not None:
+                beside.append(asyncio.create_task(work.webhooks.run()))
             try:
                 await self._keep_running(options, unavailable)
             finally:
-                requeueing.cancel()
-                await asyncio.wait([requeueing])
+                for task in beside:
+                    task.cancel()
+                await asyncio.wait(beside)
 
     async def _keep_running(
         self,

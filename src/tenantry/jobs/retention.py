@@ -4,6 +4,7 @@ bodies, names).
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -33,6 +34,10 @@ class RetentionRule(NamedTuple):
     statement: str
 
 
+UNUSED_KEPT: Final = timedelta(days=1)
+"""How long the rows of a webhook are kept that is no longer in the plan catalog. While servers are
+replaced, some have it and some do not.
+"""
 RULES: Final = (
     RetentionRule("idempotency keys", IDEMPOTENCY_KEPT, store.DELETE_IDEMPOTENCY_KEYS),
     RetentionRule("consumption keys", IDEMPOTENCY_KEPT, store.DELETE_CONSUMPTION_KEYS),
@@ -47,6 +52,10 @@ RULES: Final = (
     RetentionRule("sessions", SESSION_LENGTH, store.DELETE_SESSIONS),
     RetentionRule("mails", timedelta(days=30), store.DELETE_MAILS),
     RetentionRule("outbound events", EVENTS_KEPT, store.DELETE_OUTBOUND_EVENTS),
+    RetentionRule("undelivered webhooks", EVENTS_KEPT, store.DELETE_UNDELIVERED_WEBHOOKS),
+    RetentionRule("delivered webhooks", EVENTS_KEPT, store.DELETE_DELIVERED_WEBHOOKS),
+    RetentionRule("webhooks of removed endpoints", UNUSED_KEPT, store.DELETE_WEBHOOKS_OF_REMOVED),
+    RetentionRule("removed endpoints", UNUSED_KEPT, store.DELETE_REMOVED_ENDPOINTS),
     RetentionRule("invitations", timedelta(days=30), store.DELETE_INVITATIONS),
 )
 
@@ -54,12 +63,21 @@ RULES: Final = (
 class RetentionService:
     """Removes expired data in many short transactions; each run is limited, and the next one
     continues.
+
+    ``endpoints`` are the names of the webhooks that the plan catalog has.
     """
 
-    def __init__(self, database: Database, bodies_kept: timedelta, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        bodies_kept: timedelta,
+        clock: Clock,
+        endpoints: Sequence[str] = (),
+    ) -> None:
         self._database = database
         self._bodies_kept = bodies_kept
         self._clock = clock
+        self._endpoints = endpoints
 
     async def run(self) -> Counter[str]:
         """Remove expired data, and count it by kind. Several processes may run it at the same time.
@@ -85,7 +103,7 @@ class RetentionService:
         total = 0
         for _ in range(most_rounds):
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                done = await store.remove_until(connection, statement, until)
+                done = await store.remove_until(connection, statement, until, self._endpoints)
             total += done
             if done < store.ROWS_PER_STATEMENT:
                 break

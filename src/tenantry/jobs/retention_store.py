@@ -1,5 +1,6 @@
 """Removing expired data: statements that remove up to ``most`` rows of ``until`` or before."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -109,6 +110,34 @@ WITH oldest AS (
           AND (o.purged_xid IS NULL OR (o.purged_xid, o.purged_version) < (last.xid, last.version)))
 SELECT FROM gone
 """
+# With the event of a delivery there is nothing to send any more.
+DELETE_UNDELIVERED_WEBHOOKS: Final = _delete(
+    "webhook_deliveries",
+    "endpoint, version",
+    "created_at",
+    "AND status <> 'delivered' ORDER BY created_at",
+)
+DELETE_DELIVERED_WEBHOOKS: Final = _delete(
+    "webhook_deliveries",
+    "endpoint, version",
+    "created_at",
+    "AND status = 'delivered' ORDER BY created_at",
+)
+# No worker had these endpoints in its plan catalog for so long, nor has this process.
+DELETE_WEBHOOKS_OF_REMOVED: Final = """
+DELETE FROM webhook_deliveries
+ WHERE (endpoint, version) IN (
+         SELECT d.endpoint, d.version
+           FROM webhook_endpoints e
+           JOIN webhook_deliveries d ON d.endpoint = e.name
+          WHERE e.seen_at <= %(until)s AND e.name <> ALL (%(endpoints)s)
+          LIMIT %(most)s)
+"""
+DELETE_REMOVED_ENDPOINTS: Final = """
+DELETE FROM webhook_endpoints e
+ WHERE e.seen_at <= %(until)s AND e.name <> ALL (%(endpoints)s)
+   AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint = e.name)
+"""
 # Arrival numbers grow with time, so the statement looks at the oldest alone.
 DELETE_BODIES: Final = """
 WITH oldest AS (SELECT arrival, received_at FROM billing_bodies ORDER BY arrival LIMIT %(most)s)
@@ -140,10 +169,15 @@ LOCK_DELETED: Final = (
 )
 
 
-async def remove_until(connection: Connection, statement: str, until: datetime) -> int:
-    """Run one of the statements; return how many rows it removed, at most `ROWS_PER_STATEMENT`."""
-    cursor = await connection.execute(statement, {"until": until, "most": ROWS_PER_STATEMENT})
-    return cursor.rowcount
+async def remove_until(
+    connection: Connection, statement: str, until: datetime, endpoints: Sequence[str] = ()
+) -> int:
+    """Run one of the statements; return how many rows it removed, at most `ROWS_PER_STATEMENT`.
+
+    ``endpoints`` are the names of the webhooks that the plan catalog has.
+    """
+    values = {"until": until, "most": ROWS_PER_STATEMENT, "endpoints": list(endpoints)}
+    return (await connection.execute(statement, values)).rowcount
 
 
 async def purgeable_tenants(connection: Connection, now: datetime) -> list[str]:

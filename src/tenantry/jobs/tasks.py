@@ -1,5 +1,5 @@
-"""The worker's tasks: deliver mail, fetch snapshots, reconcile, and housekeeping. Runs are counted
-for the metrics.
+"""The worker's tasks: deliver mail and webhooks, fetch snapshots, reconcile, and housekeeping. Runs
+are counted for the metrics.
 """
 
 import asyncio
@@ -24,16 +24,19 @@ from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.db.job_names import (
     DELIVER_MAIL,
+    DELIVER_WEBHOOKS,
     FETCH_SNAPSHOT,
     FOLLOW_SEATS,
     MAIL,
     MAINTENANCE,
     PROVIDER,
+    WEBHOOKS,
 )
 from tenantry.domain.errors import DatabaseUnavailableError, ProviderRefusedError
 from tenantry.jobs import runs_store
 from tenantry.jobs.retention import JOBS_KEPT_HOURS, RetentionService
 from tenantry.notifications.mail_delivery import MailDeferredError, MailService, retry_delay
+from tenantry.outbound.webhooks import OutboundWebhooks
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +60,8 @@ class Work(msgspec.Struct, frozen=True):
     With ``reconciler`` tenants are compared with the provider every ``reconcile_hours``; 0 means
     never. Runs are counted in ``counted_in``; with ``tracing`` each is a span. Without
     ``mail_access_ends`` owners get no notice of access that ended by time; ``record_access_ends``
-    puts it into the ledger. With ``seats`` those of plans follow the members.
+    puts it into the ledger. With ``seats`` those of plans follow the members, and with ``webhooks``
+    events are sent to the endpoints of the plan catalog.
     """
 
     mail: MailService | None
@@ -70,6 +74,7 @@ class Work(msgspec.Struct, frozen=True):
     mail_access_ends: Callable[[], Awaitable[int]] | None = None
     record_access_ends: Callable[[], Awaitable[int]] | None = None
     seats: SeatService | None = None
+    webhooks: OutboundWebhooks | None = None
 
     @property
     def queues(self) -> list[str]:
@@ -77,9 +82,15 @@ class Work(msgspec.Struct, frozen=True):
         served = {
             MAIL: self.mail is not None,
             PROVIDER: self.reconciler is not None or self.seats is not None,
+            WEBHOOKS: self.webhooks is not None,
             MAINTENANCE: True,
         }
         return [queue for queue, is_served in served.items() if is_served]
+
+    @property
+    def endpoints(self) -> int:
+        """For how many endpoints of webhooks a job can run at a time."""
+        return len(self.webhooks.endpoints) if self.webhooks else 0
 
     async def find_seat_drift(self) -> None:
         if self.seats is not None:
@@ -155,6 +166,18 @@ class ProviderRetry(BaseRetryStrategy):
         return RetryDecision(retry_in={"seconds": round(delay)})
 
 
+class WebhookRetry(BaseRetryStrategy):
+    """Looks again for what is to be sent to an endpoint. Failed attempts are none of the job:
+    `OutboundWebhooks` has their schedule.
+    """
+
+    def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision:
+        if isinstance(exception, asyncio.CancelledError):
+            return RetryDecision(retry_in={"seconds": 0})
+        delay = exponential(job.attempts + 1, first=1, factor=2, ceiling=60)
+        return RetryDecision(retry_in={"seconds": round(delay)})
+
+
 def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
     """Define the tasks of a queue: those that are deferred, and those on a schedule."""
 
@@ -185,6 +208,14 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
         async with _run(context, FOLLOW_SEATS, traceparent) as work:
             if work.seats is not None:
                 await work.seats.follow(tenant_id, context.job.id or 0)
+
+    @app.task(name=DELIVER_WEBHOOKS, queue=WEBHOOKS, retry=WebhookRetry(), pass_context=True)
+    async def deliver_webhooks(
+        context: JobContext, endpoint: str, traceparent: str | None = None
+    ) -> None:
+        async with _run(context, DELIVER_WEBHOOKS, traceparent) as work:
+            if work.webhooks is not None:
+                await work.webhooks.deliver(endpoint)
 
     async def remove_old_data(work: Work) -> None:
         await app.job_manager.delete_old_jobs(
