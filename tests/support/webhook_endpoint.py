@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -15,6 +16,9 @@ from tenantry.domain.webhooks import WebhookEndpoint
 
 LOOPBACK: Final = "127.0.0.1"
 SECRET: Final = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+CUT: Final = b"cut"
+SILENT: Final = b"silent"
+_PATIENCE: Final = 20.0
 OTHER_SECRET: Final = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 MOST_REPEATED: Final = 20_000
 
@@ -53,12 +57,15 @@ def answer(status: int, *headers: str, body: bytes = b"") -> bytes:
 class WebhookServer:
     """Answers each request with ``response``, once ``hold`` is set.
 
+    ``responses`` are used up first; `CUT` resets the connection, `SILENT` answers nothing.
     ``repeats`` follows the response `MOST_REPEATED` times, or until the sender has closed the
     connection.
     """
 
     def __init__(self) -> None:
         self.response = answer(HTTPStatus.NO_CONTENT)
+        self.responses: deque[bytes] = deque()
+        self._arrived = asyncio.Condition()
         self.repeats = b""
         self.repeated = 0
         self.hold = asyncio.Event()
@@ -71,9 +78,16 @@ class WebhookServer:
         """Serve a connection."""
         self.connections += 1
         try:
-            self.received.append(await _read(reader))
+            await self._receive(reader)
             await self.hold.wait()
-            writer.write(self.response)
+            response = self.responses.popleft() if self.responses else self.response
+            if response == CUT:
+                writer.transport.abort()
+                return
+            if response == SILENT:
+                await reader.read()  # until the sender gives up
+                return
+            writer.write(response)
             await writer.drain()
             while self.repeats and self.repeated < MOST_REPEATED:
                 self.repeated += 1
@@ -83,6 +97,22 @@ class WebhookServer:
             return
         finally:
             writer.close()
+
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
+        request = await _read(reader)
+        async with self._arrived:
+            self.received.append(request)
+            self._arrived.notify_all()
+
+    async def until(self, number: int) -> None:
+        """Wait until this many requests have arrived."""
+        async with asyncio.timeout(_PATIENCE), self._arrived:
+            await self._arrived.wait_for(lambda: len(self.received) >= number)
+
+    @property
+    def url(self) -> str:
+        """The address of the receiver."""
+        return f"http://{LOOPBACK}:{self.port}/hooks"
 
 
 async def _read(reader: asyncio.StreamReader) -> ReceivedWebhook:

@@ -82,6 +82,7 @@ class OutboundWebhooks:
     endpoints: Sequence[WebhookEndpoint]
     _: KW_ONLY
     observe: AttemptObserver = lambda _name, _accepted: None
+    interval: float = INTERVAL
 
     def __post_init__(self) -> None:
         self._by_name = {endpoint.name: endpoint for endpoint in self.endpoints}
@@ -91,7 +92,7 @@ class OutboundWebhooks:
     # Following the feed
 
     async def run(self) -> None:
-        """Queue deliveries and their jobs every `INTERVAL` seconds, until canceled."""
+        """Queue deliveries and their jobs every ``interval`` seconds, until canceled."""
         while True:
             try:
                 await self.queue_due()
@@ -101,7 +102,7 @@ class OutboundWebhooks:
                 self._is_unavailable = True
             else:
                 self._is_unavailable = False
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(self.interval)
 
     async def queue_due(self) -> None:
         """Queue the deliveries of new events, and a job for each endpoint with deliveries that are
@@ -287,12 +288,12 @@ class OutboundWebhooks:
     async def _release(self, name: str) -> int:
         now = self.clock()
         released = 0
-        while True:
+        last: int | None = 0
+        while last is not None:
             async with self.database.transaction(ACROSS_TENANTS) as connection:
-                number = await store.release(connection, name, now)
+                number, last = await store.release(connection, name, last, now)
             released += number
-            if number < store.ROWS_PER_STATEMENT:
-                return released
+        return released
 
     async def _resend_one(self, name: str, event: str) -> int:
         version = version_of(event)

@@ -113,14 +113,20 @@ UPDATE webhook_endpoints
    SET disabled_at = NULL, disabled_reason = NULL, failing_since = NULL, paused_until = NULL
  WHERE name = %s
 """
+# In portions, by version: a receiver that was down for days may have many.
 _RELEASE: Final = """
-UPDATE webhook_deliveries
-   SET status = 'queued', attempts = 0, next_attempt_at = %(now)s
- WHERE (endpoint, version) IN (
-         SELECT endpoint, version FROM webhook_deliveries
-          WHERE endpoint = %(name)s AND (status = 'held' OR status = 'queued' AND next_attempt_at > %(now)s)
-          ORDER BY version
-          LIMIT %(most)s)
+WITH chosen AS (
+       SELECT version
+         FROM webhook_deliveries
+        WHERE endpoint = %(name)s AND status <> 'delivered' AND version > %(after)s
+        ORDER BY version
+        LIMIT %(most)s),
+     released AS (
+       UPDATE webhook_deliveries d
+          SET status = 'queued', attempts = 0, next_attempt_at = %(now)s
+         FROM chosen
+        WHERE d.endpoint = %(name)s AND d.version = chosen.version AND d.status <> 'delivered')
+SELECT count(*), max(version) FROM chosen
 """
 _RELEASE_ONE: Final = """
 UPDATE webhook_deliveries
@@ -312,12 +318,15 @@ async def enable(connection: Connection, name: str) -> None:
     await connection.execute(_ENABLE, (name,))
 
 
-async def release(connection: Connection, name: str, now: datetime) -> int:
-    """Queue up to `ROWS_PER_STATEMENT` of the deliveries that are held, or wait for another
-    attempt, from the first attempt on; return their number.
+async def release(
+    connection: Connection, name: str, after: int, now: datetime
+) -> tuple[int, int | None]:
+    """Queue up to `ROWS_PER_STATEMENT` undelivered deliveries after a version, from the first
+    attempt on; return their number, and the last version.
     """
-    values = {"name": name, "most": ROWS_PER_STATEMENT, "now": now}
-    return (await connection.execute(_RELEASE, values)).rowcount
+    values = {"name": name, "after": after, "most": ROWS_PER_STATEMENT, "now": now}
+    [(number, last)] = await connection.fetch(_RELEASE, values)
+    return number, last
 
 
 async def release_one(connection: Connection, name: str, version: int, now: datetime) -> bool:
