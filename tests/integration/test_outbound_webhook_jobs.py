@@ -11,12 +11,15 @@ from typing import Final
 
 import pytest
 
+from tenantry.app import Parts
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
+from tests.support.app import make_settings
+from tests.support.logs import watched
 from tests.support.outbound_webhooks import Sending, content, ids
 from tests.support.service import running_service
 from tests.support.webhook_endpoint import (
@@ -186,10 +189,29 @@ async def test_events_that_fail_add_no_jobs(sending: Sending, server: WebhookSer
     assert len(await jobs(sending.database)) == 1
 
 
-async def test_without_webhooks_a_worker_does_nothing_for_them(database: Database) -> None:
-    retention = RetentionService(database, timedelta(days=90), Sending(database, []).clock)
-    work = Work(None, retention)
-    assert "webhooks" not in work.queues
+async def test_the_job_of_an_endpoint_that_left_the_catalog_ends(
+    conninfo: str, sending: Sending, server: WebhookServer
+) -> None:
+    await sending.publish()
+    await sending.webhooks.queue_due()
+    queue = JobQueue(conninfo)
+    await queue.open()
+    retention = RetentionService(sending.database, timedelta(days=90), sending.clock)
+    with watched("procrastinate") as log:
+        task = asyncio.create_task(queue.run_worker(Work(None, retention)))
+        await log.until("Job deliver_webhooks")
+        await log.until("ended with status: Success")
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    await queue.close()
+    assert await jobs(sending.database) == []
+    assert server.received == []
+
+
+async def test_a_service_without_webhooks_has_nothing_that_looks_for_them(conninfo: str) -> None:
+    work = Parts(make_settings(), conninfo, system_clock).work
+    assert work.webhooks is None
     assert work.endpoints == 0
 
 

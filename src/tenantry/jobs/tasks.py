@@ -82,7 +82,8 @@ class Work(msgspec.Struct, frozen=True):
         served = {
             MAIL: self.mail is not None,
             PROVIDER: self.reconciler is not None or self.seats is not None,
-            WEBHOOKS: self.webhooks is not None,
+            # what waits for an endpoint that left the catalog must end
+            WEBHOOKS: True,
             MAINTENANCE: True,
         }
         return [queue for queue, is_served in served.items() if is_served]
