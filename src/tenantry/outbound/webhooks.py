@@ -14,7 +14,6 @@ from typing import Final
 from uuid import uuid4
 
 import msgspec
-import psycopg
 
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection
@@ -70,7 +69,8 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class OutboundWebhooks:
-    """The webhooks of one process. `run` looks for what is to be sent, and jobs call `deliver`.
+    """The webhooks of one process. `run` finds the deliveries that are due, and jobs call
+    `deliver`.
 
     It does nothing, and opens no connection, without ``endpoints``.
     """
@@ -87,7 +87,7 @@ class OutboundWebhooks:
     def __post_init__(self) -> None:
         self._by_name = {endpoint.name: endpoint for endpoint in self.endpoints}
         self._recording = asyncio.Lock()
-        self._is_unavailable = False
+        self._is_interrupted = False
 
     # Following the feed
 
@@ -96,13 +96,17 @@ class OutboundWebhooks:
         while True:
             try:
                 await self.queue_due()
-            except (DatabaseUnavailableError, psycopg.Error) as error:
-                if not self._is_unavailable:
-                    logger.info("webhooks are interrupted: %s", error.__cause__ or error)
-                self._is_unavailable = True
+            except Exception as error:  # noqa: BLE001  # at the next look again
+                self._log_interruption(error)
             else:
-                self._is_unavailable = False
+                self._is_interrupted = False
             await asyncio.sleep(self.interval)
+
+    def _log_interruption(self, error: Exception) -> None:
+        if not self._is_interrupted:
+            level = logging.INFO if isinstance(error, DatabaseUnavailableError) else logging.ERROR
+            logger.log(level, "webhooks are interrupted: %s", error.__cause__ or error)
+        self._is_interrupted = True
 
     async def queue_due(self) -> None:
         """Queue the deliveries of new events, and a job for each endpoint with deliveries that are

@@ -1,7 +1,7 @@
 """The endpoints of webhooks, and their deliveries.
 
-A delivery has the place of its event in the order of the feed. What is queued is the only list of
-what is to be sent: jobs only look into it (docs/decisions/0083).
+A delivery has the place of its event in the order of the feed. The queued rows are the only list of
+pending deliveries: jobs read it (docs/decisions/0083).
 """
 
 from collections.abc import Sequence
