@@ -354,6 +354,36 @@ async def test_an_event_that_is_gone_is_skipped(
     assert await sending.deliveries() == []
 
 
+async def test_further_events_wait_in_the_feed_while_many_deliveries_are_due(
+    sending: Sending,
+) -> None:
+    await sending.publish_together(2500)
+    for expected in (1000, 2000, 2500):
+        await sending.webhooks.queue_due()
+        await sending.webhooks.queue_due()
+        assert len(await sending.deliveries()) == expected
+        async with sending.database.transaction(ACROSS_TENANTS) as connection:
+            await connection.execute(
+                "UPDATE webhook_deliveries SET status = 'held', next_attempt_at = NULL"
+            )
+    assert [event for event, _, _ in await sending.deliveries()] == await sending.events()
+    assert await sending.webhooks.enable("app") == 2500
+    assert {status for _, status, _ in await sending.deliveries()} == {"queued"}
+
+
+async def test_events_since_a_moment_are_found_in_a_long_feed(sending: Sending) -> None:
+    await sending.publish_together(1500)
+    sending.clock.advance(hours=1)
+    moment = sending.clock.now
+    await sending.publish_together(1500)
+    for _ in range(3):
+        await sending.webhooks.queue_due()
+        async with sending.database.transaction(ACROSS_TENANTS) as connection:
+            await connection.execute("DELETE FROM webhook_deliveries")
+    assert await sending.webhooks.resend("app", since=moment) == 1500
+    assert [event for event, _, _ in await sending.deliveries()] == (await sending.events())[1500:]
+
+
 async def test_resending_sends_events_again(sending: Sending, server: WebhookServer) -> None:
     first = await sending.publish(2)
     sending.clock.advance(minutes=10)

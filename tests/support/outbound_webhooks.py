@@ -59,6 +59,13 @@ class Sending:
                 await publish(connection, [NewEvent(event_type, "acme", now, Changed(each))], now)
         return (await self.events())[-number:]
 
+    async def publish_together(self, number: int) -> None:
+        """Publish events in one transaction."""
+        now = self.clock()
+        events = [NewEvent("tenant.updated", "acme", now, Changed(each)) for each in range(number)]
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            await publish(connection, events, now)
+
     async def events(self) -> list[str]:
         """The ids of all events, in order."""
         async with self.database.transaction(ACROSS_TENANTS) as connection:
