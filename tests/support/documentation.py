@@ -99,6 +99,14 @@ def block_of(page: str, start: str) -> str:
     return text
 
 
+def sections_of(page: Path, *headings: str) -> str:
+    """The sections of a page below these headings of the second level, in the page's order."""
+    parts = re.split(r"^(?=## )", page.read_text("utf-8"), flags=re.MULTILINE)
+    found = [part for part in parts if part.partition("\n")[0].removeprefix("## ") in headings]
+    assert len(found) == len(headings), f"{page.name} lacks one of {headings}"
+    return "".join(found)
+
+
 def with_next(found: list[Block]) -> Iterator[tuple[Block, Block | None]]:
     """Each block with the one below it."""
     return zip(found, [*found[1:], None], strict=False)
@@ -146,6 +154,10 @@ class Reader:
         self._ports |= {"3001": values["PORT"]} if "PORT" in values else {}
         self._values = {**_environment(home), **values, "PORT": self._ports["3001"]}
         self._terminal: Terminal | None = None
+
+    def address(self, shown: str) -> str:
+        """Where a server runs that the pages show on this port."""
+        return f"http://127.0.0.1:{self._ports[shown]}"
 
     async def follow(self, page: Path) -> None:
         """Do what a page says. Raises `BlockError`."""

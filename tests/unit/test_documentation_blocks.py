@@ -14,6 +14,7 @@ _RUN_BY: Final = {
     "in-process.md": "tests/e2e/test_in_process.py",
     "local-testing.md": "tests/system/test_local_testing_guide.py",
     "python-sdk.md": "tests/sdk/test_sdk_readme.py",
+    "receive-webhooks.md": "tests/e2e/test_webhook_receivers.py",
     "simulator.md": "tests/integration/test_simulator_example.py",
     "testing.md": "tests/system/test_testing_guide.py",
     "typescript-client.md": "tests/system/typescript/test_typescript_package.py",
