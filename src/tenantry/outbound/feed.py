@@ -26,7 +26,7 @@ _SCAN_SECONDS: Final = 2.0
 """How much longer than the wait a read looks for the first event that its filter lets pass."""
 _EXPIRED: Final = (
     "Events after this cursor were removed, or lost with a database that a backup has replaced. "
-    "Read the objects again, then begin anew without a cursor."
+    "Take a new cursor with after=now, read the objects again, and continue from that cursor."
 )
 _MAX_EPOCH: Final = 2**31
 _MAX_NUMBER: Final = 2**62
