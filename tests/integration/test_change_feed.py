@@ -39,3 +39,21 @@ async def test_an_open_transaction_delays_later_events_and_hides_none(service: S
 async def test_a_cursor_that_is_none_is_refused(service: Service) -> None:
     response = await service.operator.get(EVENTS, after="!")
     assert refusal(response) == (400, "invalid_cursor")
+
+
+async def test_the_id_of_an_event_is_a_cursor_too(service: Service) -> None:
+    org = await service.organization()
+    whole = (await page(service, orgId=org.id, types="tenant.*,member.*,audit.*"))["data"]
+    assert len(whole) >= 3  # all of one transaction
+    for number, event in enumerate(whole, start=1):
+        rest = await page(
+            service, after=event["id"], orgId=org.id, types="tenant.*,member.*,audit.*"
+        )
+        assert rest["data"] == whole[number:]
+
+
+async def test_an_event_that_is_not_kept_is_an_expired_cursor(service: Service) -> None:
+    response = await service.operator.get(EVENTS, after="evt_1")
+    assert refusal(response) == (410, "cursor_expired")
+    response = await service.operator.get(EVENTS, after="evt_x")
+    assert refusal(response) == (400, "invalid_cursor")

@@ -36,8 +36,8 @@ async def list_events(  # the parameters of the route
         QueryParameter(
             name="after",
             max_length=LONGEST_CURSOR,
-            description="A `nextCursor`: only the events that follow it. `now`: only those of later changes. Absent: "
-            "from the oldest that is kept.",
+            description="A `nextCursor`, or the `id` of an event: only the events that follow it. `now`: only those of "
+            "later changes. Absent: from the oldest that is kept.",
         ),
     ] = None,
     types: Annotated[

@@ -24,6 +24,13 @@ SELECT (SELECT outbound_epoch()), new.type, new.org_id, new.at, %s, new.data
 """
 _NEWEST: Final = "SELECT outbound_epoch()"
 _KNOWN_EPOCH: Final = "SELECT token FROM outbound_epochs WHERE epoch = %s"
+_POSITION: Final = """
+SELECT epoch, xid::text::bigint, version
+  FROM outbound_events
+ WHERE version = %s
+ ORDER BY epoch DESC
+ LIMIT 1
+"""
 _PURGED_AFTER: Final = """
 SELECT EXISTS (SELECT FROM outbound_epochs
                 WHERE (epoch, purged_xid, purged_version) > (%s, %s::text::xid8, %s))
@@ -105,6 +112,12 @@ async def token_of(connection: Connection, epoch: int) -> str | None:
     """Return the token of an epoch; None if the database has no such epoch."""
     token: str | None = await connection.fetch_value(_KNOWN_EPOCH, (epoch,))
     return token
+
+
+async def position_of(connection: Connection, version: int) -> Position | None:
+    """Return the position of the event that has this version; None without it."""
+    row = await connection.fetch_row(_POSITION, (version,))
+    return Position(*row) if row else None
 
 
 async def is_purged_after(connection: Connection, position: Position) -> bool:

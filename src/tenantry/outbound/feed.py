@@ -12,7 +12,7 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.db.pagination import INVALID_CURSOR
 from tenantry.domain.errors import CursorExpiredError, InvalidCursorError
-from tenantry.domain.outbound_events import OutboundEvent
+from tenantry.domain.outbound_events import OutboundEvent, version_of
 from tenantry.outbound import events_store as store
 from tenantry.outbound.events_store import BEGINNING, EventFilter, Portion, Position
 
@@ -59,7 +59,8 @@ class ChangeFeed:
     async def read(
         self, after: str | None, wanted: EventFilter, limit: int, wait: timedelta
     ) -> FeedPage:
-        """Read up to ``limit`` events after a cursor; wait for the first one, if there is none.
+        """Read up to ``limit`` events after a cursor, or after the event that has this id; wait for
+        the first one, if there is none.
 
         None begins with the oldest event that is kept, and `NOW` with those that follow. Events of
         a transaction are read once all earlier transactions have ended. Raises
@@ -104,15 +105,26 @@ class ChangeFeed:
 
 
 async def _position(connection: Connection, after: str | None) -> Position:
-    """Return the position of a cursor. Raises `InvalidCursorError` and `CursorExpiredError`."""
+    """Return the position of a cursor, or of an event by its id. Raises `InvalidCursorError` and
+    `CursorExpiredError`.
+    """
     if after is None:
         return BEGINNING
-    cursor = _decode(after)
-    position = Position(cursor.epoch, cursor.xid, cursor.version)
-    is_known = await store.token_of(connection, cursor.epoch) == cursor.token
-    if not is_known or await store.is_purged_after(connection, position):
+    version = version_of(after)
+    if version is None:
+        position = await _position_of_cursor(connection, _decode(after))
+    else:
+        position = await store.position_of(connection, version)
+    if position is None or await store.is_purged_after(connection, position):
         raise CursorExpiredError(_EXPIRED)
     return position
+
+
+async def _position_of_cursor(connection: Connection, cursor: _Cursor) -> Position | None:
+    """Return the position of a cursor; None if it is of a history that this database lost."""
+    if await store.token_of(connection, cursor.epoch) != cursor.token:
+        return None
+    return Position(cursor.epoch, cursor.xid, cursor.version)
 
 
 def _encode(position: Position, token: str) -> str:

@@ -647,6 +647,8 @@ CREATE TABLE outbound_events (
     data        json NOT NULL,
     PRIMARY KEY (epoch, xid, version)
 );
+-- The place of an event by its id.
+CREATE INDEX outbound_events_by_version ON outbound_events (version);
 
 -- The epoch of this transaction. A new one begins with the first event on a promoted standby or in
 -- a copy, and its versions follow those of every history before: they begin with the time in
