@@ -9,6 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from tenantry_sdk import errors
+from tenantry_sdk._events import (
+    ApiKeyEvent,
+    AuditTrailEvent,
+    ChangeEvent,
+    EntitlementEvent,
+    EventPage,
+    GrantEvent,
+    InvitationEvent,
+    MemberEvent,
+    TenantEvent,
+)
 from tenantry_sdk._models import (
     ApiKey,
     AuditEvent,
@@ -48,6 +59,7 @@ from tenantry_sdk._response import Model, Response, record_responses
 from tenantry_sdk._retry import Backoff
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._sync._client import Tenantry
+from tenantry_sdk._sync._events import EventFollower
 from tenantry_sdk._sync._pager import Page, Pager
 from tenantry_sdk._token_stores import FileStore, KeyringStore
 from tenantry_sdk._tokens import ClientCredentials, RefreshToken, Token, TokenStore
@@ -57,35 +69,46 @@ from tenantry_sdk.errors import Fault
 if TYPE_CHECKING:
     from tenantry_sdk import oauth, types, webhooks
     from tenantry_sdk._async._client import AsyncTenantry
+    from tenantry_sdk._async._events import AsyncEventFollower
     from tenantry_sdk._async._pager import AsyncPage, AsyncPager
 
 __all__ = [
     "ApiKey",
+    "ApiKeyEvent",
+    "AsyncEventFollower",
     "AsyncPage",
     "AsyncPager",
     "AsyncTenantry",
     "AuditEvent",
+    "AuditTrailEvent",
     "Backoff",
     "BillingAddress",
     "BillingEvent",
     "BillingState",
     "CallOptions",
+    "ChangeEvent",
     "ClientCredentials",
     "Consumption",
     "Entitlement",
+    "EntitlementEvent",
+    "EventFollower",
+    "EventPage",
     "Fault",
     "FileStore",
     "Grant",
+    "GrantEvent",
     "Health",
     "HostedSession",
     "ImportResult",
     "ImportedKey",
     "Invitation",
+    "InvitationEvent",
     "InvitationLink",
     "KeyringStore",
     "Limits",
     "ManagedTenant",
     "Member",
+    "MemberEvent",
     "Membership",
     "Model",
     "NewApiKey",
@@ -102,6 +125,7 @@ __all__ = [
     "Secret",
     "Tenant",
     "TenantAccess",
+    "TenantEvent",
     "TenantExport",
     "Tenantry",
     "Token",
@@ -124,6 +148,7 @@ _LAZY: Final = {
     "types": "tenantry_sdk.types",
     "webhooks": "tenantry_sdk.webhooks",
     "AsyncTenantry": "tenantry_sdk._async._client",
+    "AsyncEventFollower": "tenantry_sdk._async._events",
     "AsyncPage": "tenantry_sdk._async._pager",
     "AsyncPager": "tenantry_sdk._async._pager",
 }

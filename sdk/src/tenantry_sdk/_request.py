@@ -50,6 +50,8 @@ class Call(msgspec.Struct, frozen=True):
     """Whether another request waits for it: it is retried once, if the connection was lost, and at
     no rejection.
     """
+    wait: float = 0.0
+    """Seconds that the service itself waits before it answers; time limits count from then on."""
     accepted: int | None = None
     """A status that is a result too, not an error."""
 

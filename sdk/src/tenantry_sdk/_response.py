@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -17,6 +17,9 @@ from tenantry_sdk.errors import UnreadableAnswerError
 _MOST_BYTES: Final = 256 * 1024 * 1024
 _EXTRA: Final = "_extra"
 _RESPONSE: Final = "_response"
+
+Convert: TypeAlias = "Callable[[Any, Any, Response], Any]"
+"""Makes decoded JSON of a response what is wanted."""
 
 
 class Response:
@@ -50,10 +53,13 @@ class Response:
         """Decode the content to plain Python values. Raises `UnreadableAnswerError`."""
         return self.parse(Any)
 
-    def parse(self, kind: Any) -> Any:  # noqa: ANN401
-        """Decode the content to ``kind``. Raises `UnreadableAnswerError`."""
+    def parse(self, kind: Any, convert: Convert | None = None) -> Any:  # noqa: ANN401
+        """Decode the content to ``kind``, by another function than `converted` if there is one.
+
+        Raises `UnreadableAnswerError`.
+        """
         try:
-            return converted(msgspec.json.decode(self.content), kind, self)
+            return (convert or converted)(msgspec.json.decode(self.content), kind, self)
         except NOT_JSON as error:
             raise UnreadableAnswerError(
                 f"The response ({self.status_code}, request {self.request_id}) is not one of tenantry: {error}",

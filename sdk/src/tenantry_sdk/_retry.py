@@ -11,7 +11,13 @@ import msgspec
 
 from tenantry_sdk._request import Call
 from tenantry_sdk._response import Response
-from tenantry_sdk.errors import ConnectionFailedError, TenantryError, TimedOutError, error_of
+from tenantry_sdk.errors import (
+    APIError,
+    ConnectionFailedError,
+    TenantryError,
+    TimedOutError,
+    error_of,
+)
 
 _AGAIN: Final = frozenset({408, 429, 502, 503, 504})
 _MAYBE_DONE: Final = frozenset({408, 502, 503, 504})
@@ -23,11 +29,14 @@ _NOT_FOUND: Final = 404
 _CHECK_RETRIES: Final = 1
 
 _MOST: Final = 86_400.0
+_MOST_DOUBLINGS: Final = 30
 
 
-def _may_pass(status: int, code: str) -> bool:
+def may_pass(error: TenantryError) -> bool:
     """Whether the same call may succeed a little later."""
-    return status in _AGAIN and code != _INVITATION_LIMIT
+    if isinstance(error, APIError):
+        return error.status_code in _AGAIN and error.code != _INVITATION_LIMIT
+    return isinstance(error, ConnectionFailedError)
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +93,8 @@ def wait_before(
     backoff: Backoff = BACKOFF,
 ) -> float:
     """Return the seconds before attempt ``attempt`` + 1: exponential backoff with full jitter."""
-    jitter = chance(0.0, min(backoff.longest, backoff.first * 2.0 ** (attempt - 1)))
+    doublings = min(attempt - 1, _MOST_DOUBLINGS)
+    jitter = chance(0.0, min(backoff.longest, backoff.first * 2.0**doublings))
     return jitter if retry_after is None else retry_after + jitter
 
 
@@ -130,7 +140,7 @@ class RetryState:
 
     def seconds(self, now: float) -> float:
         """Return the timeout of the next attempt. Raises `TimedOutError` after the deadline."""
-        seconds = min(self._retry.attempt_timeout, self._ends - now)
+        seconds = min(self._retry.attempt_timeout + self._call.wait, self._ends - now)
         if seconds <= 0:
             raise TimedOutError(f"{self._call.summary}: timed out after {self._passed(now):.1f} s.")
         return seconds
@@ -146,7 +156,7 @@ class RetryState:
 
     def _passed(self, now: float) -> float:
         """Return the seconds since the call began."""
-        return now - (self._ends - self._retry.timeout)
+        return now - (self._ends - self._retry.timeout - self._call.wait)
 
     def after_loss(self, error: ConnectionFailedError, now: float) -> float:
         """Return the delay after a lost response. Raises ``error`` if no attempts are left."""
@@ -185,7 +195,7 @@ class RetryState:
             error,
             pause,
             now,
-            again=_may_pass(status, error.code) and not self._call.is_check,
+            again=may_pass(error) and not self._call.is_check,
         )
 
     def _wait(

@@ -47,6 +47,7 @@ _NEXT_STEPS: Final = {
     "customer_taken": "Find the tenant of this customer: a customer belongs to one tenant.",
     "no_customer": "Create a checkout session first.",
     "subscription_exists": "Change the subscription in the portal (billing.portal_sessions.create()).",
+    "cursor_expired": 'Read the objects again, and follow from a new cursor (after="now").',
     "invalid_cursor": "Start the list again without a cursor.",
     "cursor_expired": "Read the objects again, then follow the changes from now on.",
     "idempotency_in_flight": "Retry in a moment with the same idempotency_key.",
@@ -290,6 +291,14 @@ class ConflictError(APIError):
     """409: the request conflicts with the current state."""
 
     status: ClassVar[int | None] = 409
+
+
+class CursorExpiredError(APIError):
+    """410: events after the cursor are not kept any more, or were lost when a backup was restored.
+    Read the objects again, and follow from a new cursor.
+    """
+
+    status: ClassVar[int | None] = 410
 
 
 class PayloadTooLargeError(APIError):

@@ -102,6 +102,38 @@ EventOutcome: TypeAlias = (
 )
 """Open. The effect of a billing event."""
 
+EventType: TypeAlias = (
+    Literal[
+        "tenant.created",
+        "tenant.updated",
+        "tenant.access_changed",
+        "tenant.suspended",
+        "tenant.ended",
+        "member.added",
+        "member.invited",
+        "member.accepted",
+        "member.declined",
+        "member.left",
+        "member.updated",
+        "member.removed",
+        "invitation.created",
+        "invitation.resent",
+        "invitation.withdrawn",
+        "invitation.accepted",
+        "api_key.created",
+        "api_key.imported",
+        "api_key.updated",
+        "api_key.rotated",
+        "api_key.revoked",
+        "api_key.leak_reported",
+        "grant.set",
+        "grant.ended",
+        "entitlement.quota_reached",
+    ]
+    | str
+)
+"""Open. A change that the feed has; besides these, ``audit.*`` with each `AuditAction`."""
+
 ActorKind: TypeAlias = Literal["user", "api_key", "operator", "system", "anybody"] | str
 """Open. Who made a change: ``system`` is the service, ``anybody`` a caller without a credential."""
 

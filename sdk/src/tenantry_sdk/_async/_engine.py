@@ -13,7 +13,7 @@ from tenantry_sdk._log import logger
 from tenantry_sdk._options import CallOptions, Options
 from tenantry_sdk._request import Call, visible
 from tenantry_sdk._response import Response, is_whole, record
-from tenantry_sdk._retry import RetryState
+from tenantry_sdk._retry import Backoff, RetryState
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._version import __version__
 from tenantry_sdk.errors import ConnectionFailedError, TimedOutError
@@ -58,6 +58,11 @@ class AsyncEngine:
             self._organization if organization is None else organization,
         )
 
+    @property
+    def backoff(self) -> Backoff:
+        """The delays between the attempts of a call."""
+        return self._options.retry.backoff
+
     def deadline(self) -> float:
         """Return the deadline of a call that begins now, by the monotonic clock."""
         return time.monotonic() + self._options.retry.timeout
@@ -69,7 +74,7 @@ class AsyncEngine:
         A request that is not repeatable is sent once, and once more with another token after a 401.
         """
         if ends is None:
-            ends = self.deadline()
+            ends = self.deadline() + call.wait
         progress = RetryState(call, self._options.retry, ends)
         renewed = call.is_anonymous
         while True:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from tenantry_sdk._async._engine import AsyncEngine
+from tenantry_sdk._async._events import AsyncChangeEvents
 from tenantry_sdk._async._pager import AsyncPager
 from tenantry_sdk._async._resources import Resource
 from tenantry_sdk._models import (
@@ -218,3 +219,4 @@ class AsyncOperator:
         self.api_keys: AsyncOperatorApiKeys = AsyncOperatorApiKeys(engine)
         self.parked_events: AsyncParkedEvents = AsyncParkedEvents(engine)
         self.usage: AsyncOperatorUsage = AsyncOperatorUsage(engine)
+        self.events: AsyncChangeEvents = AsyncChangeEvents(engine)

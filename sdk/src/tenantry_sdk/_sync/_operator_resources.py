@@ -18,6 +18,7 @@ from tenantry_sdk._models import (
 from tenantry_sdk._options import CallOptions
 from tenantry_sdk._request import Call, body, path, query
 from tenantry_sdk._sync._engine import Engine
+from tenantry_sdk._sync._events import ChangeEvents
 from tenantry_sdk._sync._pager import Pager
 from tenantry_sdk._sync._resources import Resource
 from tenantry_sdk.types import (
@@ -219,3 +220,4 @@ class Operator:
         self.api_keys: OperatorApiKeys = OperatorApiKeys(engine)
         self.parked_events: ParkedEvents = ParkedEvents(engine)
         self.usage: OperatorUsage = OperatorUsage(engine)
+        self.events: ChangeEvents = ChangeEvents(engine)

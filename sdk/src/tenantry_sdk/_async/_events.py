@@ -1,0 +1,154 @@
+"""The change feed: its pages, and following it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final
+
+from tenantry_sdk._async._compat import sleep
+from tenantry_sdk._async._engine import AsyncEngine
+from tenantry_sdk._async._resources import Resource
+from tenantry_sdk._events import ChangeEvent, EventPage, page_of
+from tenantry_sdk._log import logger
+from tenantry_sdk._options import CallOptions
+from tenantry_sdk._request import Call, Strings, listed, query
+from tenantry_sdk._retry import may_pass, wait_before
+from tenantry_sdk.errors import APIError, TenantryError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_PATH: Final = "/api/v1/operator/events"
+_NOW: Final = "now"
+_LONGEST_WAIT: Final = 20
+_EARLY: Final = 0.5
+"""Before this share of the wait, an empty answer is early."""
+
+
+class AsyncChangeEvents(Resource):
+    """The changes of all tenants, in an order that a reader can continue from."""
+
+    async def list(
+        self,
+        *,
+        after: str | None = None,
+        types: Strings | None = None,
+        org_id: str | None = None,
+        limit: int | None = None,
+        wait: int = 0,
+        **options: Unpack[CallOptions],
+    ) -> EventPage:
+        """Return one page: the events after a cursor, at most ``limit``.
+
+        ``after`` is the ``next_cursor`` of a page, the id of an event, or ``now`` for a cursor of
+        later changes; without it the page begins with the oldest event that is kept. ``types`` are
+        types such as ``api_key.revoked``, or all of a kind, such as ``member.*``; without them the
+        events are all but ``audit.*``. ``wait`` is how many seconds, at most 20, the service waits
+        for the first event; the time limits of the call count from then on.
+
+        Raises `CursorExpiredError` if events after the cursor are not kept any more.
+        """
+        filters = _filters(types, org_id, limit)
+        return await _read(self._engine.with_options(options), after, wait, filters)
+
+    def follow(
+        self,
+        *,
+        after: str | None = None,
+        types: Strings | None = None,
+        org_id: str | None = None,
+        limit: int | None = None,
+        wait: int = _LONGEST_WAIT,
+        **options: Unpack[CallOptions],
+    ) -> AsyncEventFollower:
+        """Return the events as they come, without an end: iterate over the result.
+
+        The arguments are those of `list`. The options are of each request, but for ``retries``: it
+        goes on for as long as the service is unreachable.
+        """
+        if wait < 1:
+            raise ValueError("wait must be 1 to 20 seconds")
+        engine = self._engine.with_options({**options, "retries": 0})
+        return AsyncEventFollower(engine, after, wait, _filters(types, org_id, limit))
+
+
+class AsyncEventFollower:
+    """The events of the change feed as they come, without an end.
+
+    Iterate over it, or over its `pages`. It asks again after a lost connection and after 408, 429,
+    502, 503 and 504, for as long as they last, and neither repeats nor leaves out an event. To
+    continue after a restart of your program, store `cursor` together with the effect of the event,
+    and pass it as ``after``. One loop at a time may iterate; another one continues after `cursor`.
+    """
+
+    def __init__(
+        self, engine: AsyncEngine, cursor: str | None, wait: int, filters: dict[str, str]
+    ) -> None:
+        self._engine = engine
+        self._cursor = cursor
+        self._wait = wait
+        self._filters = filters
+        self._failures = 0
+
+    @property
+    def cursor(self) -> str | None:
+        """The place after the last event or page that you got; before the first one, ``after``.
+
+        It also moves on while there are no events for you.
+        """
+        return self._cursor
+
+    async def __aiter__(self) -> AsyncIterator[ChangeEvent]:
+        async for page in self.pages():
+            for event in page.data:
+                self._cursor = event.id
+                yield event
+            self._cursor = page.next_cursor
+
+    async def pages(self) -> AsyncIterator[EventPage]:
+        """Iterate over pages of at least one event, and over an empty page whenever there was no
+        event for ``wait`` seconds.
+        """
+        while True:
+            page = await self._next_page()
+            self._cursor = page.next_cursor
+            yield page
+
+    async def _next_page(self) -> EventPage:
+        while True:
+            # "now" must become a place at once: an answer that is lost later would move it
+            wait = 0 if self._cursor == _NOW else self._wait
+            began = time.monotonic()
+            try:
+                page = await _read(self._engine, self._cursor, wait, self._filters)
+            except TenantryError as error:
+                if not may_pass(error):
+                    raise
+                await self._pause(error)
+                continue
+            if page.data or time.monotonic() - began >= wait * _EARLY:
+                self._failures = 0
+            else:
+                await self._pause(None)  # the process that answered is stopping
+            return page
+
+    async def _pause(self, error: TenantryError | None) -> None:
+        self._failures += 1
+        retry_after = error.retry_after if isinstance(error, APIError) else None
+        seconds = wait_before(self._failures, retry_after, backoff=self._engine.backoff)
+        reason = "the service is stopping" if error is None else error
+        logger.warning("The change feed is read again in %.1f s: %s", seconds, reason)
+        await sleep(seconds)
+
+
+async def _read(
+    engine: AsyncEngine, after: str | None, wait: int, filters: dict[str, str]
+) -> EventPage:
+    parameters = {**query(after=after, wait=wait or None), **filters}
+    return page_of(await engine.send(Call("GET", _PATH, parameters, wait=wait)))
+
+
+def _filters(types: Strings | None, org_id: str | None, limit: int | None) -> dict[str, str]:
+    patterns = None if types is None else ",".join(listed(types, "types"))
+    return query(types=patterns, org_id=org_id, limit=limit)
