@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 import httpx2
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS
-from tenantry_sdk import AsyncTenantry, Backoff, Page, Pager, Secret, Tenantry
+from tenantry_sdk import AsyncTenantry, Backoff, EventFollower, Page, Pager, Secret, Tenantry
+from tenantry_sdk._sync._events import ChangeEvents
 from tests.support.app import client_of, make_app
 from tests.support.issuer import running_issuer
 from tests.support.service import ManualClock, Organization, Service, identity_settings
@@ -100,8 +101,10 @@ class Threaded:
         value = getattr(self._target, "close" if name == "aclose" else name)
         if not callable(value):
             return Threaded(value)
-        if name == "list":
+        if name == "list" and not isinstance(self._target, ChangeEvents):
             return lambda **arguments: ThreadedPager(value(**arguments))
+        if name == "follow":
+            return lambda **arguments: ThreadedFollower(value(**arguments))
         if name == "with_options":
             return lambda **arguments: Threaded(value(**arguments))
 
@@ -140,6 +143,25 @@ class ThreadedPage:
 
     async def next(self) -> Any:
         return ThreadedPage(await asyncio.to_thread(self._page.next))
+
+
+class ThreadedFollower:
+    """An `EventFollower` as if it were the other one."""
+
+    def __init__(self, follower: EventFollower) -> None:
+        self._follower = follower
+
+    @property
+    def cursor(self) -> str | None:
+        return self._follower.cursor
+
+    async def pages(self) -> AsyncIterator[Any]:
+        async for page in _in_thread(self._follower.pages()):
+            yield page
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for event in _in_thread(iter(self._follower)):
+            yield event
 
 
 async def _in_thread(items: Iterator[Any]) -> AsyncIterator[Any]:

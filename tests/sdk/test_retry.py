@@ -141,9 +141,10 @@ def test_waits_are_spread_below_a_bound_that_doubles(attempt: int, most: float) 
 def test_waits_are_those_of_the_clients_backoff() -> None:
     backoff = Backoff(first=0.001, longest=0.002, in_flight=0.003)
     bounds = [
-        wait_before(attempt, None, lambda _low, high: high, backoff) for attempt in (1, 2, 3, 40)
+        wait_before(attempt, None, lambda _low, high: high, backoff)
+        for attempt in (1, 2, 3, 40, 4000)
     ]
-    assert bounds == [0.001, 0.002, 0.002, 0.002]
+    assert bounds == [0.001, 0.002, 0.002, 0.002, 0.002]
     going = RetryState(CREATE, RetrySettings(30.0, 10.0, 4, backoff), 30.0)
     assert going.after_loss(LOST, 0.0) <= 0.001
     in_flight = going.after(answer(409, "idempotency_in_flight"), NOW, 0.0)

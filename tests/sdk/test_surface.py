@@ -15,8 +15,10 @@ import msgspec
 import pytest
 
 import tenantry_sdk
+from tenantry.domain.outbound_events import EventType
 from tenantry.domain.roles import BuiltInRole
 from tenantry_sdk import AsyncTenantry, Tenantry, errors, oauth, types, webhooks
+from tenantry_sdk import _events as events
 from tenantry_sdk import _models as models
 from tests.contract.test_openapi import document
 from tests.sdk.sdk_support import SDK
@@ -32,6 +34,7 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "EndedKey": models.RevokedKey,
     "Entitlement": models.Entitlement,
     "Fault": errors.Fault,
+    "FeedPage": events.EventPage,
     "Grant": models.Grant,
     "Health": models.Health,
     "ImportResult": models.ImportResult,
@@ -42,6 +45,7 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "ManagedTenant": models.ManagedTenant,
     "Member": models.Member,
     "Membership": models.Membership,
+    "OutboundEvent": events.ChangeEvent,
     "PlanPrice": models.PlanPrice,
     "PlanView": models.Plan,
     "Project": models.Project,
@@ -270,6 +274,8 @@ def test_sets_of_values_are_those_of_the_api(openapi: dict[str, Any]) -> None:
         literal, other = get_args(opened)
         assert set(get_args(literal)) == set(schemas[name]["enum"]), name
         assert other is str
+    event_types, other = get_args(types.EventType)
+    assert (set(get_args(event_types)), other) == (set(EventType), str)
     built_in, other = get_args(types.Role)
     assert (set(get_args(built_in)), other) == (set(BuiltInRole), str)
     entitlement = schemas["Entitlement"]["properties"]
