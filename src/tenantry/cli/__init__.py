@@ -101,12 +101,16 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             leave=("tenantry.cli.members", "Leave organizations, or decline their invitations."),
         ),
         "events": _group(
-            "Show the ledger of provider events; replay it.",
+            "Show the ledger of provider events; replay it; follow changes of tenants.",
             list=(
                 "tenantry.cli.tenants:list_events",
                 "List your tenant's events, the newest first.",
             ),
             show=("tenantry.cli.tenants:show_event", "Show what an event changed, and why."),
+            follow=(
+                "tenantry.cli.change_feed",
+                "On the database: show the changes of all tenants as they come.",
+            ),
             resend=(
                 "tenantry.cli.backfill",
                 "On the database: fetch events from the provider, and process them anew.",

@@ -55,6 +55,7 @@ Action = Callable[[Settings, Database], Awaitable[Result]]
 _EXIT_CODES: Final[dict[type[DomainError], int]] = {
     errors.NotFoundError: NOT_FOUND,
     errors.ValidationError: USAGE,
+    errors.InvalidCursorError: USAGE,
     errors.ProviderUnavailableError: OUT_OF_REACH,
     errors.DatabaseUnavailableError: OUT_OF_REACH,
 }
