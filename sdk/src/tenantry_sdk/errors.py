@@ -49,7 +49,6 @@ _NEXT_STEPS: Final = {
     "subscription_exists": "Change the subscription in the portal (billing.portal_sessions.create()).",
     "cursor_expired": 'Read the objects again, and follow from a new cursor (after="now").',
     "invalid_cursor": "Start the list again without a cursor.",
-    "cursor_expired": "Read the objects again, then follow the changes from now on.",
     "idempotency_in_flight": "Retry in a moment with the same idempotency_key.",
     "idempotency_mismatch": "Use a new idempotency_key for a different request.",
     "idempotency_replay": "The key already exists, and its secret was sent once. Delete it if the secret is lost.",
