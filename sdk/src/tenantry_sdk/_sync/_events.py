@@ -65,8 +65,8 @@ class ChangeEvents(Resource):
     ) -> EventFollower:
         """Return the events as they come, without an end: iterate over the result.
 
-        The arguments are those of `list`. The options are of each request, but for ``retries``: it
-        goes on for as long as the service is unreachable.
+        The arguments are those of `list`. The options apply to each request, except ``retries``: it
+        retries for as long as the service is unreachable.
         """
         if wait < 1:
             raise ValueError("wait must be 1 to 20 seconds")
