@@ -214,11 +214,14 @@ def feed_page(number: int, *, is_empty: bool = False) -> httpx2.Response:
     )
 
 
+Answer = httpx2.Response | httpx2.TransportError
+
+
 class Answers:
     """Gives answers in turn, and keeps the requests."""
 
-    def __init__(self, *answers: httpx2.Response | httpx2.TransportError) -> None:
-        self._answers: Iterator[httpx2.Response | httpx2.TransportError] = iter(answers)
+    def __init__(self, *answers: Answer) -> None:
+        self._answers: Iterator[Answer] = iter(answers)
         self.requests: list[httpx2.Request] = []
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
@@ -235,7 +238,7 @@ class Answers:
 
 
 async def test_what_may_pass_is_outlasted_however_often_it_comes(flavour: Flavour) -> None:
-    passing = [
+    passing: list[Answer] = [
         httpx2.ConnectError("refused"),
         httpx2.ReadTimeout("silent"),
         problem(408, "request_timeout"),
