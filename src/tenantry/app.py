@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -44,6 +44,7 @@ from tenantry.auth.entitlements import EntitlementService, TellUse
 from tenantry.auth.key_import import KeyImportService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
+from tenantry.auth.quota_events import QuotaEvents
 from tenantry.auth.sessions import SessionService
 from tenantry.auth.usage import UsageService
 from tenantry.auth.usage_counting import UsageCounter
@@ -268,8 +269,8 @@ class Base(msgspec.Struct, frozen=True):
     tracing: Tracing | None
     database: Database
     outbox: Outbox
-    tell_use: TellUse | None
-    """None unless OWNER_NOTICES has this notice."""
+    tell_use: Sequence[TellUse]
+    """What reports used quotas."""
     http_client: httpx2.AsyncClient
     """For requests to the identity provider."""
     provider: ProviderApi | None
@@ -321,7 +322,9 @@ def build_base(settings: Settings, conninfo: str, clock: Clock, timeouts: Timeou
         follows_seats=settings.follows_seats,
         tracing=tracing,
     )
-    tells_use = OwnerNotice.QUOTA_USED in settings.billing.notices
+    tell_use: list[TellUse] = [QuotaEvents(settings.billing.catalog).publish]
+    if OwnerNotice.QUOTA_USED in settings.billing.notices:
+        tell_use.append(QuotaNotices(outbox).queue)
     return Base(
         settings,
         clock,
@@ -329,7 +332,7 @@ def build_base(settings: Settings, conninfo: str, clock: Clock, timeouts: Timeou
         tracing,
         database,
         outbox,
-        QuotaNotices(outbox).queue if tells_use else None,
+        tell_use,
         new_http_client(peer="identity provider", tracing=tracing),
         provider,
     )

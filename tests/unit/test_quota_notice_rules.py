@@ -2,6 +2,7 @@
 
 import pytest
 
+from tenantry.domain.access import NOTHING
 from tenantry.domain.entitlements import Usage, UsagePeriod
 from tenantry.domain.quota_notices import UseChange, notice_of
 
@@ -9,7 +10,9 @@ PERIOD = UsagePeriod(1_793_491_200, 1_796_083_200)
 
 
 def percent_of(before: int, after: int, limit: int | None) -> int | None:
-    change = UseChange("acme", "exports", Usage(before, PERIOD), Usage(after, PERIOD), limit)
+    change = UseChange(
+        "acme", "exports", Usage(before, PERIOD), Usage(after, PERIOD), limit, NOTHING
+    )
     notice = notice_of(change)
     return None if notice is None else notice.data.percent
 
@@ -47,7 +50,9 @@ def test_each_mark_of_a_period_has_a_cause_of_its_own() -> None:
     for period in (PERIOD, other):
         for before, after in ((7, 8), (9, 10)):
             for feature in ("exports", "imports"):
-                change = UseChange("acme", feature, Usage(before, period), Usage(after, period), 10)
+                change = UseChange(
+                    "acme", feature, Usage(before, period), Usage(after, period), 10, NOTHING
+                )
                 notice = notice_of(change)
                 assert notice is not None
                 causes.add(notice.cause)

@@ -223,7 +223,7 @@ class AuthenticationParts:
         throttle: Throttle | None = None,
         page: str = NO_PAGE,
         credentials: CredentialFinder | None = None,
-        tell_use: TellUse | None = None,
+        tell_use: Sequence[TellUse] = (),
         quota_exceeded: Callable[[str], None] = lambda _feature: None,
         checks_url: str | None = None,
         checked: CheckObserver = lambda _source, _checks: None,

@@ -2,7 +2,7 @@
 a lock, so that all processes together never exceed a quota.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -46,8 +46,8 @@ from tenantry.domain.quota_notices import UseChange
 MOST_AT_ONCE: Final = 128
 """The most requests of a batch: each may hold a lock, of which PostgreSQL has a fixed number."""
 
-TellUse = Callable[[Connection, Iterable[UseChange], datetime], Awaitable[None]]
-"""Tells owners of used quotas in the transaction that counts, given the changes and the time."""
+TellUse = Callable[[Connection, Sequence[UseChange], datetime], Awaitable[None]]
+"""Reports used quotas in the transaction that counts, given the changes and the time."""
 
 
 class Consumption(NamedTuple):
@@ -80,11 +80,11 @@ class EntitlementService:
         lane: Lane,
         catalog: Catalog,
         clock: Clock,
-        tell: TellUse | None = None,
+        tell: Sequence[TellUse] = (),
         exceeded: Callable[[str], None] = lambda _feature: None,
     ) -> None:
-        """``tell`` tells owners of used quotas; None tells them nothing. ``exceeded`` receives
-        the feature of each request above its quota.
+        """``tell`` report used quotas. ``exceeded`` receives the feature of each request above
+        its quota.
         """
         self._exceeded = exceeded
         self._tell = tell
@@ -168,8 +168,9 @@ class EntitlementService:
             users = await _find_users(connection, batch)
             decisions = _Decisions(locked, users, self._clock())
             answers = [decisions.decide(each) for each in batch]
-            if self._tell is not None:
-                await self._tell(connection, decisions.changes(), now)
+            changes = list(decisions.changes())
+            for tell in self._tell:
+                await tell(connection, changes, now)
             await store.add(connection, decisions.added(), decisions.consumed, now)
         return answers
 
@@ -216,7 +217,7 @@ class _Decisions:
         self._now = now
         self._before = locked.usages
         self._usages = dict(locked.usages)
-        self._limits: dict[MeteredUse, int | None] = {}
+        self._last: dict[MeteredUse, Consumption] = {}
         self._first = locked.first
         self.consumed: dict[ConsumptionKey, FirstConsumption] = {}
         """The first consumptions with a key."""
@@ -239,10 +240,11 @@ class _Decisions:
 
     def changes(self) -> Iterator[UseChange]:
         """Yield what the requests so far change of the use in live mode."""
-        for use, limit in self._limits.items():
+        for use, last in self._last.items():
             if use.mode is Mode.LIVE:
                 before, after = self._before[use], self._usages[use]
-                yield UseChange(use.org_id, use.feature, before, after, limit)
+                phase = last.principal.access_phase
+                yield UseChange(use.org_id, use.feature, before, after, last.limit, phase)
 
     def _check_caller(self, principal: RequestPrincipal) -> None:
         """Raise the error of a caller that lost its access while the request waited (CONTRACT
@@ -266,7 +268,7 @@ class _Decisions:
     def _consume(self, each: Consumption) -> Consumed:
         usage = consume(self._usages[each.use], each.limit, each.amount, each.feature.id)
         self._usages[each.use] = usage
-        self._limits[each.use] = each.limit
+        self._last[each.use] = each
         answer = consumed_of(usage, each.limit)
         if each.claim is not None and each.key is not None:
             encoded = msgspec.json.encode(answer).decode()

@@ -128,6 +128,24 @@ ON CONFLICT (org_id, feature, mode, period_start) DO UPDATE
     BIGINTS,
     BIGINTS,
 )
+# The counter may be new: what the transaction adds to it comes later.
+_MARK_REACHED: Final = Statement(
+    """
+INSERT INTO usage_counters AS c (org_id, mode, feature, period_start, period_end, used, reached_at)
+SELECT org_id, mode, feature, period_start, period_end, 0, $6
+  FROM unnest($1, $2, $3, $4, $5) AS a (org_id, mode, feature, period_start, period_end)
+ON CONFLICT (org_id, feature, mode, period_start) DO UPDATE
+   SET reached_at = excluded.reached_at
+ WHERE c.reached_at IS NULL
+RETURNING org_id, mode, feature
+""",
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    BIGINTS,
+    BIGINTS,
+    MOMENT,
+)
 _RETURN: Final = Statement(
     """
 UPDATE usage_counters c
@@ -247,6 +265,18 @@ async def return_and_lock(
         *_read(periods),
     )
     return _usages(results[-1], periods) if periods else {}
+
+
+async def mark_reached(
+    connection: Connection, periods: Mapping[MeteredUse, UsagePeriod], now: datetime
+) -> set[MeteredUse]:
+    """Note that uses have reached their limits in these periods; return those that had not before.
+
+    The transaction has locked them.
+    """
+    rows = [(*use, *period) for use, period in periods.items()]
+    found = await connection.run_batch(*_MARK_REACHED.for_rows(rows, now))
+    return {MeteredUse(org_id, Mode(mode), feature) for org_id, mode, feature in found[0]}
 
 
 async def add(

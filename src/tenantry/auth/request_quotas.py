@@ -20,6 +20,7 @@ from tenantry.auth.entitlements_store import Addition, MeteredUse
 from tenantry.common.clock import Clock, from_epoch
 from tenantry.db.batcher import Batcher
 from tenantry.db.database import Lane
+from tenantry.domain.access import AccessPhase
 from tenantry.domain.entitlements import Usage, UsagePeriod, limit_of
 from tenantry.domain.errors import (
     AuthUnavailableError,
@@ -44,6 +45,7 @@ class _Request(NamedTuple):
 
     use: MeteredUse
     share: QuotaShare
+    phase: AccessPhase
 
 
 class _Return(NamedTuple):
@@ -60,12 +62,11 @@ class RequestQuotas:
         lane: Lane,
         feature: Feature,
         clock: Clock,
-        tell: TellUse | None = None,
+        tell: Sequence[TellUse] = (),
         exceeded: Callable[[str], None] = lambda _feature: None,
     ) -> None:
-        """``feature`` is the one of the catalog that counts requests; ``tell`` tells owners of
-        used quotas, None tells them nothing. ``exceeded`` receives the feature of each request
-        above its quota.
+        """``feature`` is the one of the catalog that counts requests; ``tell`` report used
+        quotas. ``exceeded`` receives the feature of each request above its quota.
         """
         self._exceeded = exceeded
         self._tell = tell
@@ -101,7 +102,8 @@ class RequestQuotas:
         """
         for _ in range(_MOST_TRIES):
             share = self._share_of(principal)
-            if await self._submit(_Request(self._use_of(principal), share)):
+            use = self._use_of(principal)
+            if await self._submit(_Request(use, share, principal.access_phase)):
                 return
             if share.is_exhausted(self._second()):
                 raise self._refuse(share)
@@ -174,7 +176,8 @@ class RequestQuotas:
         shares = {request.use: request.share for request in requests}
         limits = {use: share.limit for use, share in shares.items()}
         returned = _returned(batch, shares)
-        periods, reserved = await self._reserve(shares, waiting, returned, now)
+        phases = {request.use: request.phase for request in requests}
+        periods, reserved = await self._reserve(shares, phases, waiting, returned, now)
         # only now: what was not committed must not be used
         for use, share in shares.items():
             share.receive(periods[use], reserved[use], waiting[use], second)
@@ -185,6 +188,7 @@ class RequestQuotas:
     async def _reserve(
         self,
         shares: Mapping[MeteredUse, QuotaShare],
+        phases: Mapping[MeteredUse, AccessPhase],
         waiting: Mapping[MeteredUse, int],
         returned: Sequence[Addition],
         now: datetime,
@@ -201,8 +205,9 @@ class RequestQuotas:
                 use: share.wanted(usages[use], waiting[use], second)
                 for use, share in shares.items()
             }
-            if self._tell is not None:
-                await self._tell(connection, _changes(usages, reserved, limits), now)
+            changes = list(_changes(usages, reserved, limits, phases))
+            for tell in self._tell:
+                await tell(connection, changes, now)
             await store.add(connection, _additions(reserved, periods), {}, now)
         return periods, reserved
 
@@ -230,13 +235,14 @@ def _changes(
     usages: Mapping[MeteredUse, Usage],
     reserved: Mapping[MeteredUse, int],
     limits: Mapping[MeteredUse, int | None],
+    phases: Mapping[MeteredUse, AccessPhase],
 ) -> Iterator[UseChange]:
     """Yield what reserved shares change of the use in live mode."""
     for use, number in reserved.items():
         if use.mode is Mode.LIVE:
             before = usages[use]
             after = before._replace(used=before.used + number)
-            yield UseChange(use.org_id, use.feature, before, after, limits[use])
+            yield UseChange(use.org_id, use.feature, before, after, limits[use], phases[use])
 
 
 def _released(use: MeteredUse, share: QuotaShare) -> Addition:

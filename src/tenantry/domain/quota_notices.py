@@ -1,10 +1,11 @@
-"""Which use of a quota is reported to the owner of a tenant."""
+"""Which use of a quota is reported: to the owner of a tenant, and to applications."""
 
 from typing import Final, NamedTuple
 
 import msgspec
 
 from tenantry.common.clock import from_epoch
+from tenantry.domain.access import AccessPhase
 from tenantry.domain.entitlements import Usage
 from tenantry.domain.owner_mails import OwnerNotice, QuotaUsedData
 
@@ -14,7 +15,7 @@ _MARKS: Final = (100, 80)
 
 class UseChange(NamedTuple):
     """The use of a feature by a tenant before and after a transaction; ``limit`` is None without
-    one.
+    one. ``phase`` is the tenant's access, from which it follows.
     """
 
     org_id: str
@@ -22,6 +23,12 @@ class UseChange(NamedTuple):
     before: Usage
     after: Usage
     limit: int | None
+    phase: AccessPhase
+
+    @property
+    def reaches_limit(self) -> bool:
+        """Whether nothing is left after it, and something was before."""
+        return self.limit is not None and self.before.used < self.limit <= self.after.used
 
 
 class QuotaNotice(msgspec.Struct, frozen=True):

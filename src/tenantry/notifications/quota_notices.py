@@ -1,6 +1,6 @@
 """Notices to owners whose tenants have used 80 or 100 percent of a quota."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
 
 from tenantry.db.connection import Connection
@@ -16,7 +16,7 @@ class QuotaNotices:
         self._outbox = outbox
 
     async def queue(
-        self, connection: Connection, changes: Iterable[UseChange], now: datetime
+        self, connection: Connection, changes: Sequence[UseChange], now: datetime
     ) -> None:
         """Queue a mail for each mark that a change reaches for the first time in its period."""
         notices = [notice for change in changes if (notice := notice_of(change)) is not None]

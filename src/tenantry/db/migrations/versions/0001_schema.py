@@ -540,6 +540,8 @@ CREATE TABLE usage_counters (
     period_start bigint NOT NULL,
     period_end   bigint NOT NULL,
     used         bigint NOT NULL CHECK (used >= 0),
+    -- When live use first reached the limit, which is published once in a period.
+    reached_at   timestamptz,
     PRIMARY KEY (org_id, feature, mode, period_start)
 ) WITH (fillfactor = 50); -- room for the next version of a row that changes often
 CREATE INDEX usage_counters_by_age ON usage_counters (period_end);
