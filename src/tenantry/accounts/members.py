@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from tenantry.accounts import invitations_store as invitations
 from tenantry.accounts import members_store as members
@@ -799,6 +800,7 @@ async def _save(
         before=rules.audited(before, binds_owner=bound),
         after=rules.audited(after, binds_owner=binds),
         shown=after,
+        event=UNSET if after != before else None,
     )
     return after
 

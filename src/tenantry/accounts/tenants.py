@@ -15,7 +15,7 @@ from tenantry.accounts.members import add_owner, hand_over, issuer_of_new
 from tenantry.accounts.tenant_changes import TenantChange, TenantInput, audited, record_update
 from tenantry.accounts.tenant_export import TenantExport, read_export
 from tenantry.audit import trail as audit
-from tenantry.auth import api_keys_store
+from tenantry.auth.api_keys import revoke_all
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.billing import checkout_store
 from tenantry.common.clock import Clock
@@ -474,8 +474,9 @@ class TenantService:
     ) -> int:
         """End a locked tenant; return how many of its keys that revoked."""
         tenant_id = tenant.record.id
+        revoked = await revoke_all(connection, tenant_id, now)
         await tenants.mark_deleted(connection, tenant_id, now)
-        revoked = await api_keys_store.revoke_all(connection, tenant_id, now)
+        ended = await get_tenant(connection, tenant_id, even_ended=True)
         await audit.record(
             connection,
             author,
@@ -483,7 +484,7 @@ class TenantService:
             (tenant_id, tenant_id),
             now,
             before=audited(tenant),
-            shown=tenant.managed(self.policy.catalog, now),
+            shown=ended.managed(self.policy.catalog, now),
         )
         return revoked
 

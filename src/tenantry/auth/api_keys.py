@@ -38,6 +38,7 @@ from tenantry.domain.audit import Action, Author
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.key_metadata import check_key_metadata
 from tenantry.domain.names import check_name
+from tenantry.domain.outbound_events import EventType, NewEvent
 from tenantry.domain.permissions import (
     OWNER_ALIAS,
     AccessLevel,
@@ -49,6 +50,7 @@ from tenantry.domain.plan_limits import ACTIVE_KEYS, REPLACED_KEYS, limit_in_for
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
 from tenantry.domain.scopes import ANYTHING
 from tenantry.domain.tenants import TenantRecord
+from tenantry.outbound.publishing import publish
 
 OPERATOR: Final = "operator"
 _SCOPE: Final = "api-keys:write"
@@ -560,8 +562,12 @@ async def save(
     before: ApiKey,
     after: ApiKey,
     now: datetime,
+    *,
+    shown: ApiKey | None = None,
 ) -> None:
-    """Store a changed key and record the change in the audit trail."""
+    """Store a changed key and record the change in the audit trail. ``shown`` is the key as the API
+    shows it, where that is not ``after``.
+    """
     await api_keys_store.update(connection, after)
     await audit.record(
         connection,
@@ -571,7 +577,18 @@ async def save(
         now,
         before=before,
         after=after,
+        shown=shown,
     )
+
+
+async def revoke_all(connection: Connection, org_id: str, now: datetime) -> int:
+    """Revoke every key of a locked tenant that is not revoked yet, and publish that; return how
+    many. The end of the tenant is their entry in the audit trail.
+    """
+    revoked = await api_keys_store.revoke_all(connection, org_id, now)
+    events = [NewEvent(EventType.KEY_REVOKED, org_id, now, key) for key in revoked]
+    await publish(connection, events, now)
+    return len(revoked)
 
 
 def operator_principal(org_id: str) -> RequestPrincipal:

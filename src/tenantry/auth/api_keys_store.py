@@ -343,14 +343,14 @@ async def update(connection: Connection, key: ApiKey) -> None:
     )
 
 
-async def revoke_all(connection: Connection, org_id: str, now: datetime) -> int:
-    """Revoke every key of a tenant that is not revoked yet; return how many."""
-    cursor = await connection.execute(
-        "UPDATE api_keys SET revoked_at = %s WHERE id IN (SELECT id FROM api_keys WHERE org_id = %s "
-        "AND revoked_at IS NULL ORDER BY id FOR NO KEY UPDATE)",
+async def revoke_all(connection: Connection, org_id: str, now: datetime) -> list[ApiKey]:
+    """Revoke every key of a tenant that is not revoked yet; return them, revoked."""
+    rows = await connection.fetch(
+        "UPDATE api_keys k SET revoked_at = %s WHERE id IN (SELECT id FROM api_keys WHERE org_id = %s "  # noqa: S608
+        f"AND revoked_at IS NULL ORDER BY id FOR NO KEY UPDATE) RETURNING {_COLUMNS}",
         (now, org_id),
     )
-    return cursor.rowcount
+    return [_key(row, now) for row in rows]
 
 
 async def count_by_pepper(connection: Connection, now: datetime) -> dict[str | None, int]:

@@ -89,7 +89,8 @@ class LeakReportService:
                 if key.revoked_at is not None:
                     return EndedKey(key.id, "revoked", key.revoked_at)
                 revoked = rules.revoked(key, now)
-                await save(connection, author, Action.KEY_LEAKED, key, revoked, now)
+                shown = msgspec.structs.replace(revoked, leak_reported_at=now)
+                await save(connection, author, Action.KEY_LEAKED, key, revoked, now, shown=shown)
             if key.status is KeyStatus.ACTIVE:
                 await self._notify(connection, author, tenant, key, now)
         self.revoked(RevocationReason.LEAKED, 1)
