@@ -109,6 +109,24 @@ async def test_the_ledger_says_that_access_ended_once(world: World) -> None:
     assert (await replay_one(world.provider, subscriber, policy=policy)).is_right
 
 
+async def test_the_end_is_published_once_with_its_moment(world: World) -> None:
+    """The job runs a day later, in two workers."""
+    subscriber, left = await leaving(world)
+    until = (await world.provider.tenant(subscriber))["access"]["until"]
+    world.service.clock.advance(seconds=left.total_seconds(), days=1)
+    assert sum(await asyncio.gather(recorded(world), recorded(world))) == 1
+    assert await recorded(world) == 0
+    found = await world.service.operator.get(
+        "/api/v1/operator/events", orgId=subscriber.id, types="tenant.*"
+    )
+    *earlier, event = found.json()["data"]
+    assert (event["type"], event["at"]) == ("tenant.access_changed", until)
+    assert until not in [each["at"] for each in earlier]
+    record = await world.service.operator.get(f"/api/v1/operator/tenants/{subscriber.id}")
+    assert event["data"] == record.json()
+    assert event["data"]["access"]["state"] == "none"
+
+
 # Like another entry of the tenant, but for its key.
 RECORD_END: Final = """
 INSERT INTO billing_events
