@@ -16,6 +16,7 @@ from tenantry.db.standby_waits import CommittedChange, commit_change
 from tenantry.domain.standby_checks import CHANGE_WAIT
 from tests.support import events
 from tests.support.checking_standbys import register
+from tests.support.guarded_events import written_by_test
 from tests.support.service import Service
 from tests.support.signing import deliver
 
@@ -39,6 +40,7 @@ async def database(conninfo: str) -> AsyncIterator[Database]:
 
 
 async def add_tenant(connection: Connection) -> None:
+    await written_by_test(connection)
     await connection.execute(
         "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('acme', '', '', '')"
     )

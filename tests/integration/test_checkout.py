@@ -38,6 +38,7 @@ from tenantry.domain.plans import parse_catalog
 from tenantry.integrations.stripe.client import ProviderApi
 from tests.support.emptying import SharedDatabase
 from tests.support.events import subscription
+from tests.support.guarded_events import written_by_test
 from tests.support.provider_api import KEY, ProviderServer, refusal
 from tests.support.tenants import add_acme
 
@@ -125,6 +126,7 @@ async def checkout(
 
 async def link(database: Database, customer_id: str) -> None:
     async with database.transaction(of_tenant("acme")) as connection:
+        await written_by_test(connection)
         await tenants.link_customer(connection, "acme", customer_id, "operator", NOW)
 
 
@@ -739,6 +741,7 @@ async def test_seats_that_follow_members_begin_with_the_active_ones(
     service: CheckoutService, server: ProviderServer, database: Database
 ) -> None:
     async with database.change(of_tenant("acme")) as connection:
+        await written_by_test(connection)
         for name in ("active", "also active", "invited", "removed"):
             values = {"name": name, "invited": name == "invited", "removed": name == "removed"}
             await connection.execute(ADD_MEMBER, values)

@@ -12,6 +12,7 @@ from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.api_keys import Pepper
 from tests.support.app import PEPPER
 from tests.support.billing import rows
+from tests.support.guarded_events import written_by_test
 from tests.support.logs import watched
 from tests.support.principals import ONLY_FREE
 from tests.support.service import (
@@ -154,6 +155,7 @@ async def test_uses_of_many_keys_are_written_in_batches(conninfo: str) -> None:
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.change(of_tenant("t")) as connection:
+        await written_by_test(connection)
         await connection.execute(
             "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('t', 'T', 'o', 'o@t')"
         )

@@ -30,11 +30,11 @@ SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AN
 """
 
 
-OF_API: Final = [table for table in RLS_POLICIES if API in privileges().tables[table]]
-
-
 def may_read(role: str, table: str) -> bool:
     return privileges().tables[table].get(role, "").startswith("SELECT")
+
+
+OF_API: Final = [table for table in RLS_POLICIES if may_read(API, table)]
 
 
 @pytest.fixture(scope="module")

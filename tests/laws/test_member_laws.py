@@ -41,6 +41,7 @@ from tenantry.domain.permissions import (
 from tenantry.domain.plans import parse_catalog
 from tenantry.domain.roles import BuiltInRole, Role
 from tenantry.domain.scopes import covers
+from tests.support.guarded_events import written_by_test
 from tests.support.principals import NOW
 
 ISSUER: Final = "https://id.example"
@@ -122,6 +123,7 @@ class World:
 
     async def add_tenant(self, org_id: str) -> None:
         async with self.database.change(of_tenant(org_id)) as connection:
+            await written_by_test(connection)
             address = OwnerAddress("a@b.example", "a@b.example")
             await tenants.insert(connection, org_id, org_id, OWNER, address, NOW)
             await add_owner(connection, AUTHOR, User(ISSUER, OWNER), org_id, NOW)

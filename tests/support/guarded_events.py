@@ -4,12 +4,17 @@ older state.
 They look at the end of each transaction, at the newest event that it wrote of the changed object.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import psycopg
 
-_OF_SERVICE: Final = "current_user IN ('tenantry_api', 'tenantry_people', 'tenantry_batch')"
-"""Tests that write rows themselves, as the owner of the tables, are not meant."""
+_OF_SERVICE: Final = (
+    "current_user IN ('tenantry_api', 'tenantry_people', 'tenantry_batch') "
+    "AND current_setting('tests.writes_rows', true) IS DISTINCT FROM 'on'"
+)
+"""Tests that write rows themselves, as the owner of the tables or after `written_by_test`, are not
+meant.
+"""
 
 
 class _Guarded(NamedTuple):
@@ -99,7 +104,7 @@ _TABLES: Final = {
 }
 
 _FUNCTIONS: Final = """
-CREATE INDEX tests_events_of_transaction ON outbound_events (xid, (data->>'id'));
+CREATE INDEX tests_events_of_transaction ON outbound_events (xid, ((data->>'id') COLLATE "C"));
 
 -- The arguments: the kind of the events, the column of the tenant, what rows show, and events.
 CREATE FUNCTION tests_guard_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -110,7 +115,7 @@ BEGIN
     SELECT data INTO told
       FROM outbound_events
      WHERE xid = pg_current_xact_id()
-       AND data->>'id' = NEW.id
+       AND (data->>'id') COLLATE "C" = NEW.id
        AND org_id = to_jsonb(NEW)->>TG_ARGV[1]
        AND starts_with(type, TG_ARGV[0] || '.')
      ORDER BY version DESC
@@ -158,6 +163,11 @@ CREATE CONSTRAINT TRIGGER tests_guard_grants AFTER UPDATE OF folds ON tenants
     WHEN (OLD.deleted_at IS NULL AND NEW.folds::text LIKE '%"grant:%' AND {_OF_SERVICE})
     EXECUTE FUNCTION tests_guard_grants();
 """
+
+
+async def written_by_test(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Let a test write rows itself in the rest of a transaction of the service's."""
+    await connection.execute("SET LOCAL tests.writes_rows = 'on'")
 
 
 def guard_events(conninfo: str) -> None:

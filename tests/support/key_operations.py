@@ -46,6 +46,7 @@ from tenantry.domain.roles import BUILT_IN_ROLES, BuiltInRole
 from tenantry.domain.scopes import covers
 from tests.support import figures
 from tests.support.figures import RecordProperty
+from tests.support.guarded_events import written_by_test
 from tests.support.principals import NOW, ONLY_FREE
 from tests.support.service import ManualClock
 
@@ -113,6 +114,7 @@ class World:
 
     async def add_tenant(self, org_id: str) -> None:
         async with self.database.change(of_tenant(org_id)) as connection:
+            await written_by_test(connection)
             address = OwnerAddress("a@b.example", "a@b.example")
             await tenants.insert(connection, org_id, org_id, "user", address, NOW)
 

@@ -9,6 +9,7 @@ import psycopg
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.domain.billing.ledger import FailedPayment
 from tenantry.notifications import mail_delivery_store as mails
+from tests.support.guarded_events import written_by_test
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 OWNER: Final = "owner@acme.example"
@@ -22,6 +23,7 @@ async def add_notification(
     event_id = f"evt_{uuid4().hex}"
     async with connection.within(of_tenant(tenant_id)):
         await connection.execute("SET LOCAL synchronous_commit = local")  # as `Database.change`
+        await written_by_test(connection)
         await connection.execute(
             "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES (%s, %s, 'user_1', %s) "
             "ON CONFLICT DO NOTHING",

@@ -33,6 +33,8 @@ INSERT INTO owner_mails (id, tenant_id, type, recipient, limit_key, data, status
 VALUES (gen_random_uuid(), {id}, 'api_key.leaked', 'a@x.example', 'a@x.example', '{{}}', 'queued', now(), now());
 INSERT INTO audit_events (id, org_id, at, action, actor_kind, target_id)
 VALUES ('aud_' || {id}, {id}, now(), 'tenant.created', 'operator', {id});
+INSERT INTO outbound_events (epoch, type, org_id, at, recorded_at, data)
+VALUES (1, 'tenant.updated', {id}, now(), now(), '{{}}');
 INSERT INTO idempotency_keys (principal, route, key, body_digest, answer, created_at)
 VALUES ('api_key:' || {id} || ':key_' || {id}, 'POST /api/v1/projects', '1', '', '{{}}', now());
 INSERT INTO request_counts (subject, second, number) VALUES ('tenant ' || {id}, 1, 1);
@@ -62,6 +64,7 @@ OWNER_OF: Final = {
     "notifications": "tenant_id",
     "owner_mails": "tenant_id",
     "audit_events": "org_id",
+    "outbound_events": "org_id",
     "idempotency_keys": "split_part(principal, ':', 2)",
     "request_counts": "substr(subject, 8)",
     "usage_counters": "org_id",

@@ -12,6 +12,7 @@ from tenantry.db.migrate import grant, migrate
 from tenantry.db.standby_waits import CommittedChange, commit_change
 from tests.support.checking_standbys import register
 from tests.support.database_server import FAST_SETTINGS, Pair, server_folder
+from tests.support.guarded_events import written_by_test
 
 STANDBY = "walreceiver"
 """The name of a standby that sets no `application_name`."""
@@ -45,6 +46,7 @@ async def database(pair: Pair) -> AsyncIterator[Database]:
 
 
 async def add_tenant(connection: Connection, tenant_id: str) -> None:
+    await written_by_test(connection)
     await connection.execute(
         "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES (%s, '', '', '')",
         (tenant_id,),
