@@ -104,10 +104,11 @@ _TABLES: Final = {
 }
 
 _FUNCTIONS: Final = """
+CREATE SCHEMA tests_guard;
 CREATE INDEX tests_events_of_transaction ON outbound_events (xid, ((data->>'id') COLLATE "C"));
 
 -- The arguments: the kind of the events, the column of the tenant, what rows show, and events.
-CREATE FUNCTION tests_guard_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+CREATE FUNCTION tests_guard.event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
 DECLARE
     told   json;
     equals boolean;
@@ -133,7 +134,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION tests_guard_grants() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+CREATE FUNCTION tests_guard.grants() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
 DECLARE
     changed text;
 BEGIN
@@ -161,7 +162,7 @@ _GRANTS: Final = f"""
 CREATE CONSTRAINT TRIGGER tests_guard_grants AFTER UPDATE OF folds ON tenants
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
     WHEN (OLD.deleted_at IS NULL AND NEW.folds::text LIKE '%"grant:%' AND {_OF_SERVICE})
-    EXECUTE FUNCTION tests_guard_grants();
+    EXECUTE FUNCTION tests_guard.grants();
 """
 
 
@@ -182,7 +183,7 @@ def guard_events(conninfo: str) -> None:
 def unguard_events(conninfo: str) -> None:
     """Remove the triggers from a database whose columns a test alters."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute("DROP FUNCTION tests_guard_event, tests_guard_grants CASCADE")
+        connection.execute("DROP SCHEMA tests_guard CASCADE")
         connection.execute("DROP INDEX tests_events_of_transaction")
 
 
@@ -197,11 +198,11 @@ def _triggers(table: str, guarded: _Guarded) -> bytes:
 CREATE CONSTRAINT TRIGGER tests_guard_new_rows AFTER INSERT ON {table}
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
     WHEN ({_OF_SERVICE})
-    EXECUTE FUNCTION tests_guard_event({arguments});
+    EXECUTE FUNCTION tests_guard.event({arguments});
 CREATE CONSTRAINT TRIGGER tests_guard_shown_columns AFTER UPDATE ON {table}
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
     WHEN (({before}) IS DISTINCT FROM ({after}) AND {guarded.unless} AND {_OF_SERVICE})
-    EXECUTE FUNCTION tests_guard_event({arguments});
+    EXECUTE FUNCTION tests_guard.event({arguments});
 """.encode()
 
 
