@@ -98,7 +98,7 @@ class GrantChange:
     async def set(self, terms: GrantTerms) -> Grant:
         """Set a grant; see `GrantService.put`."""
         account = await self._lock()
-        grants = _grants(account)
+        grants = account.held_grants
         held = grants.pop(terms.name, None)
         if held is not None and held.terms == terms and self._counts(held):
             return grant_of(held)
@@ -118,7 +118,7 @@ class GrantChange:
     async def end(self, name: str) -> Grant:
         """End a grant; see `GrantService.end`."""
         account = await self._lock()
-        held = _grants(account).get(name)
+        held = account.held_grants.get(name)
         if held is None:
             raise NotFoundError("grant")
         if not self._counts(held):
@@ -165,7 +165,7 @@ class GrantChange:
             self.outbox,
             self.now,
         )
-        return _grants(changes.accounts[self.tenant_id])[terms.name]
+        return changes.accounts[self.tenant_id].held_grants[terms.name]
 
     def _second_after(self, fold: Folded | None) -> int:
         """Return the second of a change: not before the last one, whose process may have had a
@@ -224,9 +224,3 @@ async def _read(
         return account
     [folded] = await fold_ledgers(connection, accounts, policy)
     return folded.account
-
-
-def _grants(account: BillingAccount) -> dict[str, HeldGrant]:
-    """Return the grants of an account by name, ended ones included."""
-    held = (fold.state.grant for fold in account.folds.values())
-    return {each.terms.name: each for each in held if each is not None}

@@ -13,7 +13,7 @@ from tenantry.billing import accounts_store, ingest, ledger_store
 from tenantry.billing import ledger_queries_store as store
 from tenantry.billing.accounts_store import read_accounts
 from tenantry.billing.ingest import WebhookService, shown_outcome
-from tenantry.billing.published_accounts import publish_accounts
+from tenantry.billing.published_accounts import publish_repair
 from tenantry.billing.whole_ledgers import fold_ledgers
 from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
 from tenantry.common.encoding import camel_case
@@ -338,7 +338,7 @@ class ReplayService:
                 now = self._clock()
                 calls = accounts_store.update_accounts([change], self._policy, now)
                 await ledger_store.write(connection, calls, commit=False)
-                await publish_accounts(connection, [change], self._policy.catalog, now)
+                await publish_repair(connection, change, self._policy.catalog, now)
             return checked
 
     async def _apply_parked(self, tenant_id: str) -> int:

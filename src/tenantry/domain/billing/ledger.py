@@ -19,6 +19,7 @@ from tenantry.domain.billing.state import (
 from tenantry.domain.billing.subscription_rank import MOST_SUBSCRIPTIONS, NO_SUBSCRIPTIONS
 from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, record_of
 from tenantry.domain.billing.timeline import Folded
+from tenantry.domain.grants import HeldGrant
 
 
 class ReplayNeed(NamedTuple):
@@ -97,6 +98,12 @@ class BillingAccount(msgspec.Struct, frozen=True):
     def grants(self) -> list[BillingState]:
         """Return the states of the grants that the operator has not ended, by name."""
         return _grants(self.folds)
+
+    @property
+    def held_grants(self) -> dict[str, HeldGrant]:
+        """The grants by name, ended ones included."""
+        held = (fold.state.grant for fold in self.folds.values())
+        return {each.terms.name: each for each in held if each is not None}
 
     @property
     def has_too_many_subscriptions(self) -> bool:
