@@ -36,7 +36,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 
 
 class DeliveryResult(msgspec.Struct, frozen=True):
-    """What came of an attempt: the status of the response, or why there was none.
+    """The outcome of an attempt: the status of the response, or why there was none.
 
     ``error`` is safe to show. ``retry_after`` is when the receiver wants the next attempt.
     """
@@ -87,7 +87,7 @@ async def resolve(host: str, port: int) -> Sequence[Address]:
 
 
 class WebhookClient:
-    """Sends signed messages, each on a connection of its own.
+    """Sends signed messages, each on a separate connection.
 
     It follows no redirect, uses no proxy and sends no cookie.
     """

@@ -7,7 +7,7 @@ after a failure, and held when the attempts are exhausted (docs/decisions/0083).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -42,9 +42,6 @@ _MOST_IN_JOB: Final = 200
 _JOB_SECONDS: Final = 10.0
 """How long a job begins attempts: jobs end soon when a worker stops."""
 
-AttemptObserver = Callable[[str, bool], None]
-"""Is called after each attempt, with the endpoint's name and whether the receiver accepted."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -53,13 +50,15 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
 
     ``waiting`` counts the deliveries to come, ``held`` those that wait for the operator: after all
     their attempts failed, or all while the endpoint is disabled. Of events without a delivery,
-    `MAX_COUNTED` are looked at. ``failing_since`` is the first failed attempt since the last
-    success.
+    `MAX_COUNTED` are looked at. ``accepted`` and ``failed`` count attempts; ``failing_since`` is
+    the first failed one since the last success.
     """
 
     name: str
     waiting: int = 0
     held: int = 0
+    accepted: int = 0
+    failed: int = 0
     last_success_at: datetime | None = None
     failing_since: datetime | None = None
     paused_until: datetime | None = None
@@ -81,7 +80,6 @@ class OutboundWebhooks:
     clock: Clock
     endpoints: Sequence[WebhookEndpoint]
     _: KW_ONLY
-    observe: AttemptObserver = lambda _name, _accepted: None
     interval: float = INTERVAL
 
     def __post_init__(self) -> None:
@@ -172,20 +170,26 @@ class OutboundWebhooks:
             due = await store.read_due(connection, name, _MOST_IN_JOB, self.clock())
         batch = _Batch(deque(due), asyncio.get_running_loop().time() + _JOB_SECONDS)
         senders = [self._send_batch(endpoint, batch) for _ in range(min(AT_ONCE, len(due)))]
-        for outcome in await asyncio.gather(*senders, return_exceptions=True):
+        outcomes = await asyncio.gather(*senders, return_exceptions=True)
+        if batch.accepted or batch.failed:
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
+                await store.count_attempts(connection, name, batch.accepted, batch.failed)
+        for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
 
     async def _send_batch(self, endpoint: WebhookEndpoint, batch: "_Batch") -> None:
         try:
             while (delivery := batch.next()) is not None:
-                if not await self._attempt(endpoint, delivery):
+                if not await self._attempt(endpoint, delivery, batch):
                     batch.end()
         except BaseException:
             batch.end()
             raise
 
-    async def _attempt(self, endpoint: WebhookEndpoint, delivery: DueDelivery) -> bool:
+    async def _attempt(
+        self, endpoint: WebhookEndpoint, delivery: DueDelivery, batch: "_Batch"
+    ) -> bool:
         """Send one delivery; return whether the endpoint can receive the next one now."""
         event = delivery.event
         if event is None:
@@ -193,7 +197,7 @@ class OutboundWebhooks:
             return True
         body = rules.message_of(event)
         result = await self.client.send(endpoint, event.id, body, self.clock())
-        self.observe(endpoint.name, result.is_success)
+        batch.count(result)
         # One at a time: attempts at ten endpoints would else take the pool's connections.
         async with self._recording, self.database.transaction(ACROSS_TENANTS) as connection:
             if result.is_success:
@@ -239,7 +243,7 @@ class OutboundWebhooks:
     async def states(self) -> list[EndpointState]:
         """Return the state of each endpoint of the catalog, in its order."""
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            return [await _state(connection, endpoint) for endpoint in self.endpoints]
+            return await read_states(connection, self.endpoints)
 
     async def enable(self, name: str) -> int:
         """Enable an endpoint, and send it all that is held, from the first attempt on; return the
@@ -273,16 +277,6 @@ class OutboundWebhooks:
         if since is not None:
             return await self._resend_since(endpoint, since)
         return await self._release(name)
-
-    async def test(self, name: str) -> DeliveryResult:
-        """Send a signed message of the type `webhook.test` at once, also if the endpoint is
-        disabled. Raises `NotFoundError`.
-        """
-        endpoint = self._endpoint(name)
-        now = self.clock()
-        message_id = f"evt_test_{uuid4().hex}"
-        body = rules.trial_message(message_id, name, now)
-        return await self.client.send(endpoint, message_id, body, now)
 
     def _endpoint(self, name: str) -> WebhookEndpoint:
         if name not in self._by_name:
@@ -344,6 +338,13 @@ class _Batch:
     def __init__(self, waiting: deque[DueDelivery], deadline: float) -> None:
         self._waiting = waiting
         self._deadline = deadline
+        self.accepted = 0
+        self.failed = 0
+
+    def count(self, result: DeliveryResult) -> None:
+        """Count an attempt."""
+        self.accepted += result.is_success
+        self.failed += not result.is_success
 
     def next(self) -> DueDelivery | None:
         """Take the next delivery; None if no further attempt shall begin."""
@@ -354,6 +355,24 @@ class _Batch:
     def end(self) -> None:
         """Begin no further attempts."""
         self._waiting.clear()
+
+
+async def send_test_message(
+    client: WebhookClient, endpoint: WebhookEndpoint, now: datetime
+) -> DeliveryResult:
+    """Send a signed message of the type `webhook.test` once. It is no delivery, and leaves no
+    trace.
+    """
+    message_id = f"evt_test_{uuid4().hex}"
+    body = rules.trial_message(message_id, endpoint.name, now)
+    return await client.send(endpoint, message_id, body, now)
+
+
+async def read_states(
+    connection: Connection, endpoints: Sequence[WebhookEndpoint]
+) -> list[EndpointState]:
+    """Return the state of each endpoint, in their order."""
+    return [await _state(connection, endpoint) for endpoint in endpoints]
 
 
 async def _horizon(connection: Connection) -> Position:
@@ -368,6 +387,8 @@ async def _state(connection: Connection, endpoint: WebhookEndpoint) -> EndpointS
     to_come = row.queued + row.unread
     return EndpointState(
         name=endpoint.name,
+        accepted=row.accepted,
+        failed=row.failed,
         waiting=0 if row.disabled_at else to_come,
         held=row.held + to_come if row.disabled_at else row.held,
         last_success_at=row.last_success_at,

@@ -103,6 +103,11 @@ UPDATE webhook_endpoints
  WHERE name = %(name)s
 RETURNING failing_since
 """
+_COUNT: Final = """
+UPDATE webhook_endpoints
+   SET accepted = accepted + %(accepted)s, failed = failed + %(failed)s
+ WHERE name = %(name)s
+"""
 _DISABLE: Final = """
 UPDATE webhook_endpoints
    SET disabled_at = %(now)s, disabled_reason = %(reason)s
@@ -136,7 +141,7 @@ UPDATE webhook_deliveries
 _REMOVE: Final = "DELETE FROM webhook_deliveries WHERE endpoint = %s AND version = %s"
 _POSITION: Final = "SELECT epoch, xid::text::bigint, version FROM webhook_endpoints WHERE name = %s"
 _STATE: Final = """
-SELECT e.last_success_at, e.failing_since, e.paused_until, e.disabled_at, e.disabled_reason,
+SELECT e.accepted, e.failed, e.last_success_at, e.failing_since, e.paused_until, e.disabled_at, e.disabled_reason,
        (SELECT count(*) FROM webhook_deliveries d WHERE d.endpoint = e.name AND d.status = 'queued'),
        (SELECT count(*) FROM webhook_deliveries d WHERE d.endpoint = e.name AND d.status = 'held'),
        (SELECT count(*)
@@ -173,11 +178,14 @@ class DueDelivery(NamedTuple):
 
 
 class EndpointRow(NamedTuple):
-    """An endpoint, with the numbers of its deliveries and of the events without one.
+    """An endpoint, with the numbers of its attempts, of its deliveries and of the events without
+    one.
 
     ``unread`` counts among the next `MAX_COUNTED` events.
     """
 
+    accepted: int
+    failed: int
     last_success_at: datetime | None
     failing_since: datetime | None
     paused_until: datetime | None
@@ -305,6 +313,11 @@ async def note_failure(
         _FAILING, {"name": name, "pause": pause, "now": now}
     )
     return failing_since or now
+
+
+async def count_attempts(connection: Connection, name: str, accepted: int, failed: int) -> None:
+    """Add to the numbers of attempts."""
+    await connection.execute(_COUNT, {"name": name, "accepted": accepted, "failed": failed})
 
 
 async def disable(connection: Connection, name: str, reason: str, now: datetime) -> bool:

@@ -699,6 +699,8 @@ CREATE TABLE webhook_endpoints (
     xid             xid8 NOT NULL,
     version         bigint NOT NULL,
     seen_at         timestamptz NOT NULL,
+    accepted        bigint NOT NULL DEFAULT 0,
+    failed          bigint NOT NULL DEFAULT 0,
     last_success_at timestamptz,
     failing_since   timestamptz,
     paused_until    timestamptz,
@@ -706,6 +708,7 @@ CREATE TABLE webhook_endpoints (
     disabled_reason text,
     CHECK ((disabled_at IS NULL) = (disabled_reason IS NULL))
 ) WITH (fillfactor = 50); -- room for the next version of a row that changes often
+COMMENT ON COLUMN webhook_endpoints.accepted IS 'attempts, for the metrics; failed the others';
 COMMENT ON COLUMN webhook_endpoints.failing_since IS 'the first failed attempt since the last success';
 COMMENT ON COLUMN webhook_endpoints.paused_until IS 'what the receiver asked for with Retry-After';
 
