@@ -159,6 +159,19 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "Follow the requests and provider events of a service.",
             tail=("tenantry.cli.logs", "Show requests and provider events as they come."),
         ),
+        "webhooks": _group(
+            "List, test and enable the endpoints that receive events; send events again.",
+            list=(
+                "tenantry.cli.webhooks:list_webhooks",
+                "List the endpoints, and what waits for them.",
+            ),
+            test=("tenantry.cli.webhooks:test_webhook", "Send a test message to an endpoint."),
+            enable=(
+                "tenantry.cli.webhooks:enable_webhook",
+                "Enable an endpoint, and send it all that is held.",
+            ),
+            resend=("tenantry.cli.webhooks:resend_webhook", "Send events to an endpoint again."),
+        ),
         "admin": ("tenantry.cli.admin", "Work directly on the database."),
         "reconcile": (
             "tenantry.cli.reconcile",

@@ -30,6 +30,7 @@ from tenantry.common import clock, logs
 from tenantry.common import process as this_process
 from tenantry.db.foreign_tables import ForeignTablesError, check_database_is_own
 from tenantry.db.pooler_detection import TransactionPoolerError, check_sessions
+from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.server.accept_loop import HANDSHAKE_SECONDS, AcceptLoop, reject_new_connections
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.connection_balance import NOT_ACCEPTING
@@ -93,6 +94,7 @@ def serve(*, jobs: bool | None, migrate: bool) -> None:
             migrated(conninfo)
         else:
             _check_schema(settings, conninfo)
+        _name_disabled_webhooks(settings, conninfo)
         run_server(settings, conninfo, values, on_ready)
 
 
@@ -109,6 +111,7 @@ def worker() -> None:
     end_on_sigterm()
     with database(values) as conninfo:
         migrated(conninfo)
+        _name_disabled_webhooks(settings, conninfo)
         asyncio.run(_run_worker(settings, conninfo))
         _say(settings, "worker: stopped")
 
@@ -193,6 +196,21 @@ def _read_revision(conninfo: str) -> str | None:
         raise CommandError(f"DATABASE_URL: {NO_SESSIONS}") from None
     except psycopg.errors.InsufficientPrivilege:
         raise CommandError(_NOT_GRANTED) from None
+
+
+def _name_disabled_webhooks(settings: Settings, conninfo: str) -> None:
+    """Warn of each endpoint of the plan catalog that is disabled, if the database answers."""
+    if not settings.billing.catalog.webhooks:
+        return
+    from tenantry.cli.webhooks import read_disabled  # noqa: PLC0415  # only with webhooks
+
+    with contextlib.suppress(DatabaseUnavailableError, psycopg.Error):
+        for state in asyncio.run(read_disabled(settings, conninfo)):
+            line = (
+                f"The webhook {state.name} is disabled: {state.disabled_reason}. {state.held:,} events are held; "
+                f"`tenantry webhooks enable {state.name}` sends them."
+            )
+            _say(settings, line, logging.WARNING)
 
 
 async def _run_worker(settings: Settings, conninfo: str) -> None:
