@@ -72,6 +72,21 @@ SELECT name, ceil(extract(epoch FROM expires_at - now()))::integer
  WHERE expires_at > now()
  ORDER BY name
 """
+# What a snapshot sees as running, of all databases of the server. Transactions of other logins have
+# no time, unless the login may read all statistics.
+OLDEST_TRANSACTION: Final = """
+SELECT who, database, application, seconds::integer
+  FROM (SELECT 'process ' || pid AS who, datname::text AS database, application_name AS application,
+               backend_xid AS xid, extract(epoch FROM clock_timestamp() - xact_start) AS seconds
+          FROM pg_stat_activity
+         WHERE backend_xid IS NOT NULL AND xact_start IS NOT NULL
+         UNION ALL
+        SELECT 'prepared transaction ' || gid, database::text, '',
+               transaction, extract(epoch FROM clock_timestamp() - prepared)
+          FROM pg_prepared_xacts) open
+ ORDER BY age(xid) DESC
+ LIMIT 1
+"""
 
 # For `read_names`
 
@@ -126,6 +141,15 @@ class RegisteredStandby(NamedTuple):
     seconds_left: int
 
 
+class OpenTransaction(NamedTuple):
+    """A transaction that writes: whose it is, and for how many seconds it has been open."""
+
+    who: str
+    database: str
+    application: str
+    seconds: int
+
+
 class Login(NamedTuple):
     """The login of `DATABASE_URL`, and whether it takes the service's roles and owns the tables."""
 
@@ -177,6 +201,12 @@ async def read_login(connection: Connection) -> Login:
     parameters = {"roles": list(SERVICE_ROLES), "number": len(SERVICE_ROLES)}
     [row] = await connection.fetch(LOGIN, parameters)
     return Login(*row)
+
+
+async def read_oldest_transaction(connection: Connection) -> OpenTransaction | None:
+    """Return the oldest of the writing transactions that are open and shown to the login."""
+    row = await connection.fetch_row(OLDEST_TRANSACTION)
+    return OpenTransaction(*row) if row else None
 
 
 async def read_registered_standbys(connection: Connection) -> list[RegisteredStandby]:
