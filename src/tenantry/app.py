@@ -654,7 +654,7 @@ class Parts:
             timeouts=timeouts,
             outbox=base.outbox,
         )
-        self.database_metrics = DatabaseMetrics(base.database)
+        self.database_metrics = DatabaseMetrics(base.database, settings.billing.catalog.webhooks)
         self._jobs: asyncio.Task[None] | None = None
 
     @asynccontextmanager

@@ -22,6 +22,11 @@ exports = 1
 id = "closed"
 [plans.limits]
 requests_per_minute = 0
+[[webhooks]]
+name = "app"
+url = "https://app.example/hooks"
+types = ["grant.set"]
+secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
 """
 """The catalog of a service for `counted_everything`: one plan permits no requests."""
 

@@ -1,6 +1,7 @@
 """Metrics whose values are in the database."""
 
 import logging
+from collections.abc import Mapping, Sequence
 
 import psycopg
 from prometheus_client import Metric
@@ -14,17 +15,20 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.db.job_names import PERIODIC, TASKS
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.domain.webhooks import WebhookEndpoint
 from tenantry.jobs import runs_store
 from tenantry.notifications import mail_delivery_store as mails
+from tenantry.outbound.webhooks import read_states
 
 logger = logging.getLogger(__name__)
 
 
 class DatabaseMetrics:
-    """Reads metrics from the database."""
+    """Reads metrics from the database, also of the webhooks' ``endpoints``."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, endpoints: Sequence[WebhookEndpoint] = ()) -> None:
         self._database = database
+        self._endpoints = endpoints
         self._error = ""
 
     async def read(self) -> list[Metric] | None:
@@ -39,6 +43,7 @@ class DatabaseMetrics:
                     *await _billing(connection),
                     *await _jobs(connection),
                     *await _job_runs(connection),
+                    *await _outbound_webhooks(connection, self._endpoints),
                 ]
         except DatabaseUnavailableError:
             return None
@@ -124,3 +129,36 @@ async def _job_runs(connection: Connection) -> list[Metric]:
         if run.last_success or task in PERIODIC:
             last.add_metric((task,), run.last_success)
     return [runs, last]
+
+
+async def _outbound_webhooks(
+    connection: Connection, endpoints: Sequence[WebhookEndpoint]
+) -> list[Metric]:
+    """Return the metrics of webhooks; none without endpoints."""
+    states = await read_states(connection, endpoints)
+    if not states:
+        return []
+    attempts = CounterMetricFamily(
+        "tenantry_outbound_webhook_attempts",
+        "Attempts to send an event, by outcome.",
+        labels=("endpoint", "outcome"),
+    )
+    for state in states:
+        attempts.add_metric((state.name, "accepted"), state.accepted)
+        attempts.add_metric((state.name, "failed"), state.failed)
+    waiting = {state.name: state.waiting for state in states}
+    held = {state.name: state.held for state in states}
+    disabled = {state.name: state.disabled_at is not None for state in states}
+    return [
+        attempts,
+        _of_endpoints("events_waiting", "Events that will be sent.", waiting),
+        _of_endpoints("events_held", "Events that wait for the operator.", held),
+        _of_endpoints("disabled", "1 if the endpoint is disabled.", disabled),
+    ]
+
+
+def _of_endpoints(name: str, text: str, values: Mapping[str, float]) -> Gauge:
+    gauge = Gauge(f"tenantry_outbound_webhook_{name}", text, labels=("endpoint",))
+    for endpoint, value in values.items():
+        gauge.add_metric((endpoint,), float(value))
+    return gauge
