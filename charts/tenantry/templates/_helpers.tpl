@@ -81,8 +81,9 @@ volumeMounts:
     defaultMode: 0440
 {{- if .Values.plans }}
 - name: plans
-  configMap:
-    name: {{ .Release.Name }}-plans
+  secret:
+    secretName: {{ .Release.Name }}-plans
+    defaultMode: 0440
 {{- end }}
 {{ include "tenantry.tmp" . }}
 {{- end }}
