@@ -7,6 +7,7 @@ import pytest
 
 from tenantry.domain.plans import CatalogError, parse_catalog
 from tenantry.domain.webhooks import WebhookEndpoint, signed_headers
+from tests.support.documentation import block_of
 from tests.support.webhook_endpoint import OTHER_SECRET, SECRET, endpoint_at
 
 FREE = '[[plans]]\nid = "free"\n'
@@ -53,6 +54,11 @@ def test_endpoint_has_what_the_catalog_says() -> None:
     assert endpoint.types.patterns == ("tenant.access_changed", "member.*", "audit.*")
     assert [secret.reveal() for secret in endpoint.secrets] == [SECRET, OTHER_SECRET]
     assert not endpoint.allow_private
+
+
+def test_endpoints_of_the_guide() -> None:
+    app, crm = endpoints(block_of("how-to/send-webhooks.md", "[[webhooks]]"))
+    assert (app.allow_private, crm.allow_private) == (False, True)
 
 
 @pytest.mark.parametrize(
