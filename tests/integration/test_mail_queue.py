@@ -13,8 +13,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.common.clock import Timeouts
 from tenantry.db.connection import ACROSS_TENANTS, Connection
@@ -28,7 +26,7 @@ from tenantry.jobs.tasks import Work
 from tenantry.notifications.mail_delivery import MailService, RetrySchedule
 from tests.support.logs import watched
 from tests.support.outbox import NOW, OWNER, add_notification, delivery_of
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, cut_off
 from tests.support.smtp import MailServer, running
 
 NEVER: Final = 3600.0
@@ -364,21 +362,6 @@ async def test_a_mail_without_a_job_gets_a_new_one(
     assert (await delivery_of(conninfo, notification_id))[0] == "sent"
     await queue.requeue_stalled()
     assert await jobs(conninfo) == []
-
-
-async def cut_off(postgres: PostgresServer, conninfo: str, *, away: bool) -> None:
-    """Take a database away from everybody, or give it back."""
-    name = str(conninfo_to_dict(conninfo)["dbname"])
-    async with await Connection.connect(postgres.conninfo, autocommit=True) as connection:
-        await connection.execute(
-            sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}").format(
-                sql.Identifier(name), sql.Literal(not away)
-            )
-        )
-        if away:
-            await connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
-            )
 
 
 async def test_a_worker_waits_for_an_unavailable_database(

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tenantry.app import Parts
-from tenantry.common.clock import system_clock
+from tenantry.common.clock import Timeouts, system_clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.jobs.queue import JobQueue
@@ -21,6 +21,7 @@ from tenantry.jobs.tasks import Work
 from tests.support.app import make_settings
 from tests.support.logs import watched
 from tests.support.outbound_webhooks import Sending, content, ids
+from tests.support.postgres import PostgresServer, cut_off
 from tests.support.service import running_service
 from tests.support.webhook_endpoint import (
     SECRET,
@@ -47,7 +48,7 @@ allow_private = true
 
 @pytest.fixture
 async def database(conninfo: str) -> AsyncIterator[Database]:
-    async with Database(conninfo, pool_size=4) as database:
+    async with Database(conninfo, pool_size=4, timeouts=Timeouts(connect=0.3)) as database:
         yield database
 
 
@@ -70,7 +71,7 @@ async def worker(
     conninfo: str, sending: Sending, *, concurrency: int = 4
 ) -> AsyncIterator[JobQueue]:
     """A worker for the time of the block; at its end the jobs under way have ended."""
-    queue = JobQueue(conninfo)
+    queue = JobQueue(conninfo, timeouts=Timeouts(connect=0.3))
     await queue.open()
     retention = RetentionService(sending.database, timedelta(days=90), sending.clock, ["app"])
     work = Work(None, retention, webhooks=sending.webhooks)
@@ -150,6 +151,27 @@ async def test_a_stopping_worker_records_what_it_has_sent(
     assert await sending.deliveries() == [(event, "delivered", 1)]
 
 
+async def test_an_unavailable_database_loses_no_event(
+    conninfo: str, postgres: PostgresServer, sending: Sending, server: WebhookServer
+) -> None:
+    server.hold.clear()
+    published = await sending.publish(3)
+    with watched("tenantry") as log:
+        async with worker(conninfo, sending) as queue:
+            await server.until(3)
+            await cut_off(postgres, conninfo, away=True)
+            server.hold.set()
+            await log.until("webhooks are interrupted")
+            await log.until("the job worker was interrupted")
+            await cut_off(postgres, conninfo, away=False)
+            await log.until("the job worker continues")
+            await queue.requeue_stalled(stalled_after=0)
+            await server.until(6)
+    assert log.count("webhooks are interrupted") == 1
+    assert sorted(ids(server.received)) == sorted(published * 2)
+    assert {status for _, status, _ in await sending.deliveries()} == {"delivered"}
+
+
 async def test_a_lost_job_is_replaced(
     conninfo: str, sending: Sending, server: WebhookServer
 ) -> None:
@@ -194,7 +216,7 @@ async def test_the_job_of_an_endpoint_that_left_the_catalog_ends(
 ) -> None:
     await sending.publish()
     await sending.webhooks.queue_due()
-    queue = JobQueue(conninfo)
+    queue = JobQueue(conninfo, timeouts=Timeouts(connect=0.3))
     await queue.open()
     retention = RetentionService(sending.database, timedelta(days=90), sending.clock)
     with watched("procrastinate") as log:

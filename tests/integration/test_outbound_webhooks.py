@@ -123,6 +123,21 @@ async def test_an_event_that_commits_late_is_not_passed_over(
     assert len(server.received) == 3
 
 
+async def test_the_events_of_a_new_epoch_follow_those_of_the_last_one(
+    sending: Sending, server: WebhookServer
+) -> None:
+    published = await sending.publish(2)
+    async with sending.database.transaction(ACROSS_TENANTS) as connection:
+        await connection.execute("RESET ROLE")
+        await connection.execute("UPDATE outbound_epochs SET timeline = timeline + 1")
+    published += await sending.publish(2)
+    await sending.send()
+    assert ids(server.received) == published
+    published += await sending.publish(1)
+    await sending.send()
+    assert ids(server.received) == published
+
+
 async def test_failed_attempts_follow_the_schedule_under_one_id(
     sending: Sending, server: WebhookServer
 ) -> None:

@@ -172,3 +172,20 @@ def as_url(conninfo: str) -> str:
     parts = {key: str(value) for key, value in conninfo_to_dict(conninfo).items()}
     name = quote(parts.pop("dbname", ""), safe="")
     return f"postgresql:///{name}?{urlencode(parts)}"
+
+
+async def cut_off(postgres: PostgresServer, conninfo: str, *, away: bool) -> None:
+    """Take a database away from everybody, or give it back."""
+    name = str(conninfo_to_dict(conninfo)["dbname"])
+    async with await psycopg.AsyncConnection.connect(
+        postgres.conninfo, autocommit=True
+    ) as connection:
+        await connection.execute(
+            sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}").format(
+                sql.Identifier(name), sql.Literal(not away)
+            )
+        )
+        if away:
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+            )
