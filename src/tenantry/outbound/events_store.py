@@ -33,9 +33,18 @@ SELECT epoch, xid::text::bigint, version
 """
 _PURGED_AFTER: Final = """
 SELECT EXISTS (SELECT FROM outbound_epochs
-                WHERE (epoch, purged_xid, purged_version) > (%s, %s::text::xid8, %s))
+                WHERE purged_xid IS NOT NULL
+                  AND (epoch, purged_xid, purged_version) > (%s, %s::text::xid8, %s))
 """
+_BEGIN_EPOCH: Final = "SELECT begin_outbound_epoch()"
 _HORIZON: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+_NEWEST_EVENT: Final = """
+SELECT epoch, xid::text::bigint, version
+  FROM outbound_events
+ WHERE (epoch, xid) < (%s, pg_snapshot_xmin(pg_current_snapshot()))
+ ORDER BY epoch DESC, xid DESC, version DESC
+ LIMIT 1
+"""
 # Up to the horizon nothing will be added: all transactions before the oldest one that runs have
 # ended, and so have those of an earlier epoch.
 _LAST_TO_SCAN: Final = """
@@ -106,6 +115,18 @@ async def insert(connection: Connection, events: Sequence[NewEvent], now: dateti
 async def newest_epoch(connection: Connection) -> int:
     """Return the number of the epoch, and begin a new one where that is due."""
     return await connection.fetch_count(_NEWEST)
+
+
+async def begin_epoch(connection: Connection) -> None:
+    """Begin a new epoch, once all transactions that publish changes have ended."""
+    await connection.execute(_BEGIN_EPOCH)
+
+
+async def newest_event(connection: Connection) -> Position:
+    """Return the position of the last event that can be read; `BEGINNING` if there is none."""
+    newest = await newest_epoch(connection)
+    row = await connection.fetch_row(_NEWEST_EVENT, (newest,))
+    return Position(*row) if row else BEGINNING
 
 
 async def token_of(connection: Connection, epoch: int) -> str | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated, Final
 
@@ -20,8 +21,10 @@ NOW: Final = "now"
 """In the place of a cursor: begin with the events of the changes that follow."""
 EVENTS_KEPT: Final = timedelta(days=30)
 LONGEST_WAIT: Final = timedelta(seconds=20)
-_PAUSE: Final = timedelta(milliseconds=250)
-"""Between two looks for new events."""
+_PAUSE_SECONDS: Final = 0.25
+"""Between two looks for new events, each for all readers that wait."""
+_READS_AT_ONCE: Final = 2
+"""Of a process, so that many readers leave connections of the pool to other requests."""
 _SCAN_SECONDS: Final = 2.0
 """How much longer than the wait a read looks for the first event that its filter lets pass."""
 _EXPIRED: Final = (
@@ -55,6 +58,8 @@ class ChangeFeed:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._ended = asyncio.Event()
+        self._turn = asyncio.Semaphore(_READS_AT_ONCE)
+        self._looking: asyncio.Task[Position] | None = None
 
     async def read(
         self, after: str | None, wanted: EventFilter, limit: int, wait: timedelta
@@ -67,32 +72,49 @@ class ChangeFeed:
         `InvalidCursorError`, and `CursorExpiredError` if events after it are not kept any more.
         """
         deadline = asyncio.get_running_loop().time() + wait.total_seconds()
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
-            epoch = await store.newest_epoch(connection)
         while True:
-            page, is_last = await self._read_portion(epoch, after, wanted, limit)
+            async with self._turn:
+                portion, cursor = await self._read_portion(after, wanted, limit)
             left = deadline - asyncio.get_running_loop().time()
-            patience = 0 if is_last else _SCAN_SECONDS
-            if page.data or left + patience <= 0 or self._ended.is_set():
-                return page
-            after = page.next_cursor
-            if is_last:
-                await self._pause(min(left, _PAUSE.total_seconds()))
+            patience = 0 if portion.is_last else _SCAN_SECONDS
+            if portion.events or left + patience <= 0 or self._ended.is_set():
+                return FeedPage(portion.events, cursor)
+            after = cursor
+            if portion.is_last:
+                await self._wait_for_event(portion.end, left)
 
     def end(self) -> None:
         """Return from all reads that wait, for the end of the process."""
         self._ended.set()
 
-    async def _pause(self, seconds: float) -> None:
-        try:
+    async def _wait_for_event(self, after: Position, seconds: float) -> None:
+        """Wait until an event after a position can be read, at most so long, or until the end."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
+                while not self._ended.is_set() and await self._next_look() <= after:
+                    pass
+
+    async def _next_look(self) -> Position:
+        """Wait for the next look of this process, and return the newest event that it found."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+            self._looking.add_done_callback(_ignore_error)
+        return await asyncio.shield(self._looking)
+
+    async def _look(self) -> Position:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PAUSE_SECONDS):
                 await self._ended.wait()
-        except TimeoutError:
-            return
+                return BEGINNING
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            return await store.newest_event(connection)
 
     async def _read_portion(
-        self, epoch: int, after: str | None, wanted: EventFilter, limit: int
-    ) -> tuple[FeedPage, bool]:
+        self, after: str | None, wanted: EventFilter, limit: int
+    ) -> tuple[Portion, str]:
+        """Read without a wait; return the cursor of the end, too."""
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            epoch = await store.newest_epoch(connection)
         async with self._database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
             until = await store.horizon(connection, epoch)
             if after == NOW:
@@ -101,7 +123,13 @@ class ChangeFeed:
                 position = await _position(connection, after)
                 portion = await store.read(connection, position, until, wanted, limit)
             token = await store.token_of(connection, portion.end.epoch)
-        return FeedPage(portion.events, _encode(portion.end, token or "")), portion.is_last
+        return portion, _encode(portion.end, token or "")
+
+
+def _ignore_error(looking: asyncio.Task[Position]) -> None:
+    """Do nothing: those that still wait get the error."""
+    if not looking.cancelled():
+        looking.exception()
 
 
 async def _position(connection: Connection, after: str | None) -> Position:
