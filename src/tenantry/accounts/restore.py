@@ -32,6 +32,7 @@ from tenantry.domain.invitations import InvitationStatus
 from tenantry.domain.members import Member, MemberStatus
 from tenantry.domain.permissions import OWNER_ALIAS, AccessLevel, Mode
 from tenantry.notifications import mail_delivery_store as mails
+from tenantry.outbound.publishing import begin_epoch
 
 HELD_BACK: Final = "held back by the operator after a restore"
 _TENANTS_AT_A_TIME: Final = 100
@@ -134,6 +135,10 @@ class Restore:
             newest |= {(org_id, target): ways for target, ways in changes.items()}
         lost = [entry for entry in entries if entry.id not in known]
         return LostEntries(lost, newest, _last_suspensions(entries))
+
+    async def begin_epoch(self) -> None:
+        """Let the versions of the feed's later events follow those of the lost ones."""
+        await begin_epoch(self.database)
 
     async def reapply_revocations(
         self, lost: LostEntries, *, dry_run: bool

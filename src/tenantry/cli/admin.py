@@ -350,8 +350,8 @@ def after_restore(
 
     Finds the changes in the exported audit trail that the database has lost. Revokes and changes
     keys, removes members or lowers their roles, ends grants, and ends and suspends tenants again.
-    Ends all dashboard sessions. You can run it again, also after Ctrl-C, which ends it after the
-    change in flight.
+    Ends all dashboard sessions. Later events of the feed get versions above those of lost ones. You
+    can run it again, also after Ctrl-C, which ends it after the change in flight.
 
     Exits with 1 if some changes need an operator.
 
@@ -396,6 +396,8 @@ def after_restore(
             system_clock,
         )
         lost = await service.lost_entries(trail)
+        if not dry_run:
+            await service.begin_epoch()
         with progress("redoing changes", len(lost.entries)) as update, interruption.handling():
             async with aclosing(service.reapply_revocations(lost, dry_run=dry_run)) as changes:
                 async for change in changes:

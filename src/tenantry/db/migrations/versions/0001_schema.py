@@ -652,41 +652,58 @@ CREATE TABLE outbound_events (
 -- The place of an event by its id.
 CREATE INDEX outbound_events_by_version ON outbound_events (version);
 
--- The epoch of this transaction. A new one begins with the first event on a promoted standby or in
--- a copy, and its versions follow those of every history before: they begin with the time in
+-- What tells the history of this database from that of its copies, and of its former primaries.
+CREATE FUNCTION outbound_history(OUT cluster bigint, OUT timeline bigint, OUT database oid)
+LANGUAGE sql AS $$
+    SELECT c.system_identifier,
+           ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
+           d.oid
+      FROM pg_control_system() c
+     CROSS JOIN pg_database d
+     WHERE d.datname = current_database()
+$$;
+-- Add an epoch. Its versions follow those of every history before: they begin with the time in
 -- microseconds, and increase by one.
+CREATE FUNCTION add_outbound_epoch(number integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    -- Of two transactions, the second waits for the end of the first.
+    INSERT INTO outbound_epochs (epoch, cluster, timeline, database)
+    SELECT number, h.* FROM outbound_history() h
+        ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+        PERFORM setval('outbound_versions',
+                       greatest(nextval('outbound_versions'),
+                                (extract(epoch FROM clock_timestamp()) * 1000000)::bigint));
+    END IF;
+END $$;
+-- The epoch of this transaction. A new one begins with the first event on a promoted standby or in
+-- a copy.
 CREATE FUNCTION outbound_epoch() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     newest outbound_epochs;
     here   record;
 BEGIN
-    SELECT c.system_identifier AS cluster,
-           ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline,
-           d.oid AS database
-      INTO here
-      FROM pg_control_system() c
-     CROSS JOIN pg_database d
-     WHERE d.datname = current_database();
+    SELECT * INTO here FROM outbound_history();
     LOOP
         SELECT * INTO newest FROM outbound_epochs ORDER BY epoch DESC LIMIT 1;
         IF (newest.cluster, newest.timeline, newest.database) = (here.cluster, here.timeline, here.database) THEN
             RETURN newest.epoch;
         END IF;
-        -- Of two transactions, the second waits for the end of the first, and looks again.
-        INSERT INTO outbound_epochs (epoch, cluster, timeline, database)
-        VALUES (coalesce(newest.epoch, 0) + 1, here.cluster, here.timeline, here.database)
-            ON CONFLICT DO NOTHING;
-        IF FOUND THEN
-            PERFORM setval('outbound_versions',
-                           greatest(nextval('outbound_versions'),
-                                    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint));
-        END IF;
+        PERFORM add_outbound_epoch(coalesce(newest.epoch, 0) + 1);
     END LOOP;
+END $$;
+-- A database restored from a copy of its files, or in place, looks like the one that was lost:
+-- the operator begins the epoch.
+CREATE FUNCTION begin_outbound_epoch() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    LOCK TABLE outbound_events IN SHARE ROW EXCLUSIVE MODE; -- no transaction writes in the former one
+    PERFORM add_outbound_epoch((SELECT coalesce(max(epoch), 0) + 1 FROM outbound_epochs));
 END $$;
 CREATE FUNCTION next_outbound_version() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$
     SELECT nextval('outbound_versions')
 $$;
-REVOKE ALL ON FUNCTION outbound_epoch, next_outbound_version FROM PUBLIC;
+REVOKE ALL ON FUNCTION outbound_history, add_outbound_epoch, outbound_epoch, begin_outbound_epoch,
+                       next_outbound_version FROM PUBLIC;
 ALTER TABLE outbound_events ALTER version SET DEFAULT next_outbound_version();
 """
 
@@ -752,6 +769,7 @@ BEGIN
         'tenant_event_body(text)',
         'event_body(text)',
         'outbound_epoch()',
+        'begin_outbound_epoch()',
         'next_outbound_version()'
     ] LOOP
         EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', name, current_schema());
