@@ -1,0 +1,451 @@
+"""The order of the feed: no late commit, failover, copy or filter hides an event from a reader."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from psycopg.errors import InsufficientPrivilege
+
+from tenantry.db.connection import API, TENANT
+from tenantry.db.database import Database
+from tenantry.domain.errors import CursorExpiredError
+from tenantry.domain.outbound_events import EventType
+from tenantry.outbound.events_store import MAX_SCANNED_EVENTS, EventFilter
+from tenantry.outbound.feed import NOW, ChangeFeed, FeedPage
+from tenantry.outbound.publishing import begin_epoch
+from tenantry.server.dispatch import Dispatcher
+from tenantry.server.shutdown import SHUTDOWN
+from tests.support.app import client_of, lifespan, make_app
+from tests.support.billing import rows, until_blocked
+from tests.support.postgres import PostgresServer
+from tests.support.service import PROJECTS, Service, running_service
+
+EVENTS: Final = "/api/v1/operator/events"
+CREATED: Final = EventType.TENANT_CREATED
+UPDATED: Final = EventType.TENANT_UPDATED
+ALL: Final = EventFilter(list(EventType))
+MOST: Final = 100
+SOON: Final = 30
+PUBLISH: Final = """
+INSERT INTO outbound_events (epoch, type, org_id, at, recorded_at, data)
+SELECT (SELECT outbound_epoch()), %s, org_id, now(), now(), '{}' FROM unnest(%s::text[]) org_id
+"""
+PUBLISH_MANY: Final = """
+INSERT INTO outbound_events (epoch, type, org_id, at, recorded_at, data)
+SELECT (SELECT outbound_epoch()), %s, 'many', now(), now(), '{}' FROM generate_series(1, %s)
+"""
+SAME_FILES_ELSEWHERE: Final = "UPDATE outbound_epochs SET timeline = timeline - 1"
+"""As if the newest epoch had begun on another server, which this one has replaced."""
+EPOCHS: Final = "SELECT count(*), max(epoch) FROM outbound_epochs"
+
+
+def publish(connection: psycopg.Connection[Any], *orgs: str, type: str = CREATED) -> None:
+    connection.execute(PUBLISH, (type, list(orgs)))
+
+
+def published(conninfo: str, *orgs: str, type: str = CREATED) -> None:
+    """Publish an event of each of these tenants in one transaction."""
+    with psycopg.connect(conninfo) as connection:
+        publish(connection, *orgs, type=type)
+
+
+def execute(conninfo: str, statement: str, *values: object) -> None:
+    with psycopg.connect(conninfo) as connection:
+        connection.execute(statement, values)
+
+
+class Reader:
+    """A reader of a feed, which continues where it was."""
+
+    def __init__(self, feed: ChangeFeed, cursor: str | None = None) -> None:
+        self.feed = feed
+        self.cursor = cursor
+
+    async def page(
+        self, limit: int = MOST, wanted: EventFilter = ALL, wait: timedelta = timedelta()
+    ) -> FeedPage:
+        page = await self.feed.read(self.cursor, wanted, limit, wait)
+        self.cursor = page.next_cursor
+        return page
+
+    async def orgs(self, limit: int = MOST, wanted: EventFilter = ALL) -> list[str]:
+        """The tenants of the events of the next page."""
+        return [event.org_id for event in (await self.page(limit, wanted)).data]
+
+
+@asynccontextmanager
+async def feed_of(conninfo: str, pool_size: int = 2) -> AsyncIterator[ChangeFeed]:
+    database = Database(conninfo, pool_size=pool_size)
+    await database.open()
+    try:
+        yield ChangeFeed(database)
+    finally:
+        await database.close()
+
+
+@pytest.fixture
+async def feed(conninfo: str) -> AsyncIterator[ChangeFeed]:
+    async with feed_of(conninfo) as feed:
+        yield feed
+
+
+@pytest.fixture
+async def reader(feed: ChangeFeed) -> Reader:
+    return Reader(feed)
+
+
+@pytest.fixture
+def writer(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to a database whose epoch has begun."""
+    with psycopg.connect(conninfo) as connection:
+        connection.execute("SELECT outbound_epoch()")
+        connection.commit()
+        yield connection
+
+
+# Transactions
+
+
+async def test_a_late_commit_is_read_before_what_began_after_it(
+    reader: Reader, conninfo: str, writer: psycopg.Connection[Any]
+) -> None:
+    publish(writer, "early")
+    published(conninfo, "later")
+    assert await reader.orgs() == []
+    publish(writer, "last")  # its version is the highest of all
+    writer.commit()
+    assert await reader.orgs() == ["early", "last", "later"]
+
+
+async def test_events_before_an_open_transaction_are_read(
+    reader: Reader, conninfo: str, writer: psycopg.Connection[Any]
+) -> None:
+    published(conninfo, "before")
+    publish(writer, "open")
+    assert await reader.orgs() == ["before"]
+    writer.commit()
+    assert await reader.orgs() == ["open"]
+
+
+async def test_what_is_rolled_back_leaves_a_gap_that_hides_nothing(
+    reader: Reader, conninfo: str, writer: psycopg.Connection[Any]
+) -> None:
+    published(conninfo, "first")
+    publish(writer, "never")
+    published(conninfo, "second")
+    assert await reader.orgs() == ["first"]
+    writer.rollback()
+    page = await reader.page()
+    assert [event.org_id for event in page.data] == ["second"]
+    published(conninfo, "third")
+    assert await reader.orgs() == ["third"]
+
+
+async def test_a_transaction_that_only_reads_delays_nothing(
+    reader: Reader, conninfo: str, writer: psycopg.Connection[Any]
+) -> None:
+    writer.execute("SELECT count(*) FROM tenants")
+    published(conninfo, "one")
+    assert await reader.orgs() == ["one"]
+
+
+async def test_a_page_may_end_within_the_events_of_a_transaction(
+    reader: Reader, conninfo: str
+) -> None:
+    published(conninfo, "a", "b", "c", "d", "e")
+    assert [await reader.orgs(limit=2) for _ in range(4)] == [["a", "b"], ["c", "d"], ["e"], []]
+
+
+async def test_two_readers_get_all_events_each(feed: ChangeFeed, conninfo: str) -> None:
+    eager, lazy = Reader(feed), Reader(feed)
+    expected = [f"org{number}" for number in range(4)]
+    seen = []
+    for org in expected:
+        published(conninfo, org)
+        seen += await eager.orgs()
+    assert seen == await lazy.orgs() == expected
+
+
+async def test_now_begins_with_the_changes_that_follow(feed: ChangeFeed, conninfo: str) -> None:
+    published(conninfo, "before")
+    reader = Reader(feed, NOW)
+    assert await reader.orgs() == []
+    published(conninfo, "after")
+    assert await reader.orgs() == ["after"]
+
+
+# Filters
+
+
+async def test_a_filter_finds_an_event_behind_many_others(reader: Reader, conninfo: str) -> None:
+    execute(conninfo, PUBLISH_MANY, UPDATED, 2 * MAX_SCANNED_EVENTS + 1)
+    published(conninfo, "wanted")
+    assert await reader.orgs(wanted=EventFilter([CREATED])) == ["wanted"]
+
+
+async def test_a_filter_of_a_tenant_finds_its_event_behind_many_others(
+    reader: Reader, conninfo: str
+) -> None:
+    execute(conninfo, PUBLISH_MANY, CREATED, MAX_SCANNED_EVENTS + 1)
+    published(conninfo, "wanted", "other")
+    published(conninfo, "wanted")
+    assert await reader.orgs(wanted=EventFilter([CREATED], "wanted")) == ["wanted", "wanted"]
+
+
+async def test_a_filter_that_matches_nothing_advances_the_cursor(
+    reader: Reader, conninfo: str
+) -> None:
+    execute(conninfo, PUBLISH_MANY, UPDATED, MAX_SCANNED_EVENTS + 1)
+    assert await reader.orgs(wanted=EventFilter([CREATED])) == []
+    assert await reader.orgs(wanted=ALL) == []
+
+
+# Waiting
+
+
+async def test_a_waiting_reader_gets_an_event_as_soon_as_it_is_committed(
+    reader: Reader, conninfo: str
+) -> None:
+    async with asyncio.timeout(SOON):
+        waiting = asyncio.create_task(reader.page(wait=timedelta(hours=1)))
+        await Reader(reader.feed).page()
+        assert not waiting.done()
+        published(conninfo, "one")
+        assert [event.org_id for event in (await waiting).data] == ["one"]
+
+
+async def test_a_reader_waits_for_events_that_its_filter_lets_pass(
+    reader: Reader, conninfo: str
+) -> None:
+    async with asyncio.timeout(SOON):
+        wanted = EventFilter([CREATED], "wanted")
+        waiting = asyncio.create_task(reader.page(wanted=wanted, wait=timedelta(hours=1)))
+        published(conninfo, "other")
+        await Reader(reader.feed).page(wait=timedelta(hours=1))
+        assert not waiting.done()
+        published(conninfo, "wanted")
+        assert [event.org_id for event in (await waiting).data] == ["wanted"]
+
+
+async def test_an_event_behind_an_open_transaction_wakes_a_waiting_reader_at_its_end(
+    reader: Reader, conninfo: str, writer: psycopg.Connection[Any]
+) -> None:
+    async with asyncio.timeout(SOON):
+        writer.execute("SELECT pg_current_xact_id()")
+        published(conninfo, "one")
+        waiting = asyncio.create_task(reader.page(wait=timedelta(hours=1)))
+        await Reader(reader.feed).page()
+        assert not waiting.done()
+        writer.rollback()
+        assert [event.org_id for event in (await waiting).data] == ["one"]
+
+
+async def test_the_wait_ends_without_an_event(reader: Reader, conninfo: str) -> None:
+    async with asyncio.timeout(SOON):
+        assert (await reader.page(wait=timedelta(milliseconds=1))).data == []
+    published(conninfo, "one")
+    assert await reader.orgs() == ["one"]
+
+
+async def test_a_process_that_stops_answers_readers_that_wait(conninfo: str) -> None:
+    app = make_app(conninfo)
+    assert isinstance(app, Dispatcher)
+    async with running_service(conninfo) as other, lifespan(app), client_of(app) as client:
+        operator = other.operator
+        headers = {"Authorization": f"Bearer {operator.credential}"}
+        asking = client.get(EVENTS, params={"after": NOW, "wait": 20}, headers=headers)
+        waiting = asyncio.create_task(asking)
+        await other.operator.get(EVENTS)
+        assert not waiting.done()
+        app.state[SHUTDOWN].close()
+        async with asyncio.timeout(SOON):
+            response = await waiting
+    assert response.status_code == 200
+    assert response.json()["data"] == []
+
+
+async def test_many_waiting_readers_leave_room_for_other_requests(service: Service) -> None:
+    org = await service.organization()
+    reads = await service.key(org.owner, org.id, "projects:read")
+    start = (await service.operator.get(EVENTS, after=NOW)).json()["nextCursor"]
+    readers = [
+        asyncio.create_task(service.operator.get(EVENTS, after=start, wait=20, orgId=org.id))
+        for _ in range(200)
+    ]
+    lists = await asyncio.gather(*(reads.caller.get(PROJECTS) for _ in range(50)))
+    events = await asyncio.gather(*(service.operator.get(EVENTS, limit=1) for _ in range(20)))
+    assert {response.status_code for response in (*lists, *events)} == {200}
+    changed = await org.owner.patch(org.path, {"name": "Renamed"})
+    assert changed.status_code == 200
+    async with asyncio.timeout(SOON):
+        answers = [response.json() for response in await asyncio.gather(*readers)]
+    found = {tuple(event["type"] for event in answer["data"]) for answer in answers}
+    assert found == {("api_key.created", "tenant.updated")} or found == {("tenant.updated",)}
+
+
+# Epochs
+
+
+async def test_a_cursor_is_valid_after_a_failover(reader: Reader, conninfo: str) -> None:
+    published(conninfo, "before")
+    [before] = (await reader.page()).data
+    execute(conninfo, SAME_FILES_ELSEWHERE)
+    published(conninfo, "after")
+    [after] = (await reader.page()).data
+    assert after.org_id == "after"
+    assert after.version > before.version
+
+
+async def test_events_follow_those_of_former_epochs_whatever_their_transactions(
+    reader: Reader, conninfo: str
+) -> None:
+    published(conninfo, "first")
+    execute(conninfo, "UPDATE outbound_events SET xid = '9000000000'")
+    execute(conninfo, SAME_FILES_ELSEWHERE)
+    published(conninfo, "second")
+    assert await reader.orgs(limit=1) == ["first"]
+    published(conninfo, "third")
+    assert await reader.orgs() == ["second", "third"]
+
+
+async def test_a_reader_alone_finds_the_last_events_before_a_failover(
+    reader: Reader, conninfo: str
+) -> None:
+    published(conninfo, "first")
+    execute(conninfo, "UPDATE outbound_events SET xid = '9000000000'")
+    execute(conninfo, SAME_FILES_ELSEWHERE)
+    assert await reader.orgs() == ["first"]
+
+
+async def test_the_versions_of_an_epoch_begin_above_all_that_were_lost(
+    reader: Reader, conninfo: str
+) -> None:
+    published(conninfo, "kept", "lost")
+    [kept, lost] = (await reader.page()).data
+    execute(conninfo, "DELETE FROM outbound_events WHERE org_id = 'lost'")
+    execute(conninfo, "SELECT setval('outbound_versions', %s)", kept.version)
+    await begin_epoch(reader.feed._database)
+    published(conninfo, "new")
+    [new] = (await reader.page()).data
+    assert new.org_id == "new"
+    assert new.version > lost.version
+
+
+async def test_a_copy_continues_with_the_cursors_of_its_original(
+    conninfo: str, postgres: PostgresServer
+) -> None:
+    published(conninfo, "first", "second")
+    async with feed_of(conninfo) as feed:
+        reader = Reader(feed)
+        [first] = (await reader.page(limit=1)).data
+    with postgres.database(like=conninfo) as copy:
+        async with feed_of(copy) as feed:
+            continued = Reader(feed, reader.cursor)
+            assert await continued.orgs() == ["second"]
+            published(copy, "third")
+            [third] = (await continued.page()).data
+            assert third.version > first.version
+
+
+async def test_a_cursor_of_a_copy_has_expired_for_others(
+    conninfo: str, postgres: PostgresServer
+) -> None:
+    published(conninfo, "first")
+    cursors = []
+    for _ in range(2):
+        with postgres.database(like=conninfo) as copy:
+            async with feed_of(copy) as feed:
+                published(copy, "second")
+                reader = Reader(feed)
+                assert await reader.orgs() == ["first", "second"]
+                cursors.append(reader.cursor)
+    async with feed_of(conninfo) as feed:
+        for cursor in cursors:
+            with pytest.raises(CursorExpiredError):
+                await Reader(feed, cursor).page()
+    with postgres.database(like=conninfo) as copy:
+        published(copy, "third")  # its epoch has the number of the others
+        async with feed_of(copy) as feed:
+            with pytest.raises(CursorExpiredError):
+                await Reader(feed, cursors[0]).page()
+
+
+@pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
+async def test_transactions_at_once_begin_one_epoch(conninfo: str, ends: str) -> None:
+    async def epoch(connection: psycopg.AsyncConnection[Any]) -> int:
+        async with connection:
+            cursor = await connection.execute("SELECT outbound_epoch()")
+            [[number]] = await cursor.fetchall()
+            return int(number)
+
+    connections = [await psycopg.AsyncConnection.connect(conninfo) for _ in range(7)]
+    with psycopg.connect(conninfo, autocommit=True) as first:
+        first.execute("BEGIN")
+        assert first.execute("SELECT outbound_epoch()").fetchall() == [(1,)]
+        others = [asyncio.create_task(epoch(connection)) for connection in connections]
+        await until_blocked(conninfo, len(others))
+        first.execute(ends.encode())
+        assert await asyncio.gather(*others) == [1] * len(others)
+    assert await rows(conninfo, EPOCHS) == [(1, 1)]
+
+
+async def test_an_epoch_begins_after_the_transactions_of_the_former_one(
+    reader: Reader, conninfo: str, writer: psycopg.Connection[Any]
+) -> None:
+    publish(writer, "former")
+    beginning = asyncio.create_task(begin_epoch(reader.feed._database))
+    await until_blocked(conninfo)
+    assert await rows(conninfo, EPOCHS) == [(1, 1)]
+    writer.commit()
+    await beginning
+    assert await rows(conninfo, EPOCHS) == [(2, 2)]
+    published(conninfo, "new")
+    assert await reader.orgs() == ["former", "new"]
+
+
+# Privileges
+
+
+@pytest.fixture
+def api(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
+    """The role of the API, in the transaction of a tenant."""
+    options = f"-c role={API} -c {TENANT}=own"
+    with psycopg.connect(make_conninfo(conninfo, options=options)) as connection:
+        yield connection
+
+
+async def test_the_api_publishes_events_of_its_tenant(
+    reader: Reader, api: psycopg.Connection[Any]
+) -> None:
+    publish(api, "own")
+    api.commit()
+    assert await reader.orgs() == ["own"]
+
+
+def test_the_api_cannot_publish_events_of_another_tenant(api: psycopg.Connection[Any]) -> None:
+    with pytest.raises(InsufficientPrivilege, match="row-level security"):
+        publish(api, "other")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT version FROM outbound_events",
+        "DELETE FROM outbound_events",
+        "UPDATE outbound_events SET data = '{}'",
+        "SELECT token FROM outbound_epochs",
+        "INSERT INTO outbound_epochs (epoch, cluster, timeline, database) VALUES (9, 1, 1, 1)",
+        "SELECT begin_outbound_epoch()",
+        "SELECT setval('outbound_versions', 1)",
+    ],
+)
+def test_the_api_can_do_no_more_with_events(
+    api: psycopg.Connection[Any], statement: str
+) -> None:
+    with pytest.raises(InsufficientPrivilege):
+        api.execute(statement.encode())
