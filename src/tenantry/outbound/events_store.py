@@ -38,22 +38,28 @@ SELECT EXISTS (SELECT FROM outbound_epochs
 """
 _BEGIN_EPOCH: Final = "SELECT begin_outbound_epoch()"
 _HORIZON: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
-_NEWEST_EVENT: Final = """
-SELECT epoch, xid::text::bigint, version
-  FROM outbound_events
- WHERE (epoch, xid) < (%s, pg_snapshot_xmin(pg_current_snapshot()))
- ORDER BY epoch DESC, xid DESC, version DESC
- LIMIT 1
+_NEWEST_POSITION: Final = """
+(SELECT epoch, xid::text::bigint, version
+   FROM outbound_events
+  WHERE (epoch, xid) < (%(epoch)s, pg_snapshot_xmin(pg_current_snapshot()))
+  ORDER BY epoch DESC, xid DESC, version DESC
+  LIMIT 1)
+UNION ALL
+SELECT epoch, purged_xid::text::bigint, purged_version FROM outbound_epochs WHERE purged_xid IS NOT NULL
 """
 # Up to the horizon nothing will be added: all transactions before the oldest one that runs have
 # ended, and so have those of an earlier epoch.
-_LAST_TO_SCAN: Final = """
-SELECT epoch, xid::text::bigint, version
-  FROM outbound_events
- WHERE (epoch, xid, version) > (%(epoch)s, %(xid)s::text::xid8, %(version)s)
-   AND (epoch, xid) < (%(newest)s, %(horizon)s::text::xid8)
- ORDER BY epoch, xid, version
-OFFSET %(most)s - 1
+_SCAN: Final = """
+WITH scanned AS (
+       SELECT epoch, xid, version
+         FROM outbound_events
+        WHERE (epoch, xid, version) > (%(epoch)s, %(xid)s::text::xid8, %(version)s)
+          AND (epoch, xid) < (%(newest)s, %(horizon)s::text::xid8)
+        ORDER BY epoch, xid, version
+        LIMIT %(most)s)
+SELECT (SELECT count(*) FROM scanned), epoch, xid::text::bigint, version
+  FROM scanned
+ ORDER BY (epoch, scanned.xid, version) DESC
  LIMIT 1
 """
 _READ: Final = """
@@ -69,8 +75,10 @@ SELECT epoch, xid::text::bigint, version, type, org_id, at, data::text
 
 
 class Position(NamedTuple):
-    """A place in the order: that of an event, or with version 0 the place before those of a
-    transaction.
+    """A place in the order: that of an event, or with zeros the place before those of an epoch.
+
+    It is never that of a transaction without events: after a crash the database gives the ids of
+    transactions again whose records had not reached the disk, such as those that were rolled back.
     """
 
     epoch: int
@@ -122,11 +130,12 @@ async def begin_epoch(connection: Connection) -> None:
     await connection.execute(_BEGIN_EPOCH)
 
 
-async def newest_event(connection: Connection) -> Position:
-    """Return the position of the last event that can be read; `BEGINNING` if there is none."""
-    newest = await newest_epoch(connection)
-    row = await connection.fetch_row(_NEWEST_EVENT, (newest,))
-    return Position(*row) if row else BEGINNING
+async def newest_position(connection: Connection, epoch: int) -> Position:
+    """Return the position of the last event that can be read or was removed, if it is one of
+    ``epoch``, the newest one, else the beginning of that.
+    """
+    rows = await connection.fetch(_NEWEST_POSITION, {"epoch": epoch})
+    return max([Position(epoch, 0, 0), *(Position(*row) for row in rows)])
 
 
 async def token_of(connection: Connection, epoch: int) -> str | None:
@@ -159,9 +168,20 @@ async def portion_end(
     """Return the position of event number ``most`` after a position; None if fewer events follow
     before ``until``, which is the `horizon`.
     """
+    number, end = await _scan(connection, after, until, most)
+    return end if number == most else None
+
+
+async def _scan(
+    connection: Connection, after: Position, until: Position, most: int
+) -> tuple[int, Position]:
+    """Return how many events follow a position, at most ``most``, and the position of the last."""
     values = {**after._asdict(), "newest": until.epoch, "horizon": until.xid, "most": most}
-    last = await connection.fetch_row(_LAST_TO_SCAN, values)
-    return Position(*last) if last else None
+    row = await connection.fetch_row(_SCAN, values)
+    if row is None:
+        return 0, max(after, Position(until.epoch, 0, 0))
+    number, *last = row
+    return number, Position(*last)
 
 
 async def read(
@@ -171,8 +191,7 @@ async def read(
 
     At most `MAX_SCANNED_EVENTS` events are examined.
     """
-    last = await portion_end(connection, after, until, MAX_SCANNED_EVENTS)
-    end = last or until
+    number, end = await _scan(connection, after, until, MAX_SCANNED_EVENTS)
     bounds = {"last_epoch": end.epoch, "last_xid": end.xid, "last_version": end.version}
     conditions = {"types": list(wanted.types), "org": wanted.org_id, "limit": limit}
     rows = await connection.fetch(_READ, {**after._asdict(), **bounds, **conditions})
@@ -182,4 +201,4 @@ async def read(
     ]
     if len(rows) == limit:
         return Portion(events, Position(*rows[-1][:3]), is_last=False)
-    return Portion(events, end, is_last=last is None)
+    return Portion(events, end, is_last=number < MAX_SCANNED_EVENTS)

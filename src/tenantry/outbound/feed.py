@@ -95,7 +95,7 @@ class ChangeFeed:
                     pass
 
     async def _next_look(self) -> Position:
-        """Wait for the next look of this process, and return the newest event that it found."""
+        """Wait for the next look of this process, and return the newest position that it found."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
             self._looking.add_done_callback(_ignore_error)
@@ -107,7 +107,8 @@ class ChangeFeed:
                 await self._ended.wait()
                 return BEGINNING
         async with self._database.transaction(ACROSS_TENANTS) as connection:
-            return await store.newest_event(connection)
+            epoch = await store.newest_epoch(connection)
+            return await store.newest_position(connection, epoch)
 
     async def _read_portion(
         self, after: str | None, wanted: EventFilter, limit: int
@@ -116,11 +117,12 @@ class ChangeFeed:
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             epoch = await store.newest_epoch(connection)
         async with self._database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
-            until = await store.horizon(connection, epoch)
             if after == NOW:
-                portion = Portion([], until, is_last=True)
+                newest = await store.newest_position(connection, epoch)
+                portion = Portion([], newest, is_last=True)
             else:
-                position = await _position(connection, after)
+                until = await store.horizon(connection, epoch)
+                position = await _position(connection, after, until)
                 portion = await store.read(connection, position, until, wanted, limit)
             token = await store.token_of(connection, portion.end.epoch)
         return portion, _encode(portion.end, token or "")
@@ -132,9 +134,9 @@ def _ignore_error(looking: asyncio.Task[Position]) -> None:
         looking.exception()
 
 
-async def _position(connection: Connection, after: str | None) -> Position:
-    """Return the position of a cursor, or of an event by its id. Raises `InvalidCursorError` and
-    `CursorExpiredError`.
+async def _position(connection: Connection, after: str | None, until: Position) -> Position:
+    """Return the position of a cursor, or of an event by its id, before the horizon ``until``.
+    Raises `InvalidCursorError` and `CursorExpiredError`.
     """
     if after is None:
         return BEGINNING
@@ -143,7 +145,7 @@ async def _position(connection: Connection, after: str | None) -> Position:
         position = await _position_of_cursor(connection, _decode(after))
     else:
         position = await store.position_of(connection, version)
-    if position is None or await store.is_purged_after(connection, position):
+    if position is None or position >= until or await store.is_purged_after(connection, position):
         raise CursorExpiredError(_EXPIRED)
     return position
 
