@@ -86,13 +86,15 @@ class Deployment:
         options: Sequence[str],
         machines: Sequence[Machine | None] = (None, None),
         outside: str = LOOPBACK,
+        python: str = sys.executable,
     ) -> None:
         """``machines`` are those of a primary and a standby; mail server and provider listen at
-        ``outside``.
+        ``outside``. ``python`` is the interpreter whose tenantry is run.
         """
         self.kind = kind
         self.folder = folder
         self.outside = outside
+        self.python = python
         self.host = LOOPBACK
         """The load's target, at any of the ``ports``."""
         self.ports = [support.free_port() for _ in WORKERS]
@@ -200,10 +202,10 @@ class Deployment:
                     "FAKETIME_CACHE_DURATION": "1",
                     "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                 }
-            command = [sys.executable, "-m", "tenantry", "serve", "--no-jobs", "--no-migrate"]
+            command = [self.python, "-m", "tenantry", "serve", "--no-jobs", "--no-migrate"]
             log = self.folder / f"serve-{number}.log"
             self.servers.append(ProcessSupervisor(command, {**variables, **own}, log))
-        command = [sys.executable, "-m", "tenantry", "worker"]
+        command = [self.python, "-m", "tenantry", "worker"]
         self.worker = ProcessSupervisor(command, variables, self.folder / "worker.log")
         for supervisor in (*self.servers, self.worker):
             supervisor.start()

@@ -60,7 +60,9 @@ class StandbyDeployment(Deployment):
         python: str = PYTHON,
     ) -> None:
         """``python`` is the interpreter whose tenantry is run."""
-        super().__init__(DatabaseKind.ALONE, folder, (), outside=network.address(OUTSIDE))
+        super().__init__(
+            DatabaseKind.ALONE, folder, (), outside=network.address(OUTSIDE), python=python
+        )
         machines = {
             name: Machine(network.address(name), network.within(name)) for name in databases
         }
@@ -69,7 +71,6 @@ class StandbyDeployment(Deployment):
         self.service_processes = processes
         self.ports = [_FIRST_PORT + number for number, _ in enumerate(processes)]
         self.host = network.address(processes[0].machine)
-        self._python = python
 
     @property
     def database(self) -> DatabaseServer:
@@ -118,7 +119,7 @@ class StandbyDeployment(Deployment):
             own = {**variables, "HOST": host, "PORT": str(port), **self._checks(process)}
             command = [
                 *self.network.within(process.machine),
-                self._python,
+                self.python,
                 *("-m", "tenantry", "serve", "--no-jobs", "--no-migrate"),
             ]
             log = self.folder / f"serve-{port}.log"

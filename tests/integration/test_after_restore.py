@@ -35,6 +35,7 @@ from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import KEYS, PROJECTS, WHOAMI, Service, refusal, running_service
 
 READS: Final = "projects:read"
+EVENTS: Final = "/api/v1/operator/events"
 LATER: Final = "2030-01-01T00:00:00Z"
 
 
@@ -684,3 +685,19 @@ async def test_changed_external_ids_and_metadata_are_changed_again(loss: Loss) -
     async with loss.restored() as (service, _):
         who = (await service.caller(key.caller.credential).get(WHOAMI)).json()
         assert (who["externalId"], who["metadata"]) == (None, {"c": "d"})
+
+
+@pytest.mark.parametrize(("dry", "begins"), [([], True), (["--dry-run"], False)])
+async def test_events_get_versions_above_those_of_lost_ones(
+    loss: Loss, dry: list[str], *, begins: bool
+) -> None:
+    service = loss.service
+    org = await service.organization()
+    [lost, *_] = (await service.operator.get(EVENTS)).json()["data"]
+    await rows(service.conninfo, "DELETE FROM outbound_events")
+    await rows(service.conninfo, "SELECT setval('outbound_versions', 1)")
+    done = await loss.after_restore(service.conninfo, "--no-audit", *dry)
+    assert done.code == 0, done.err
+    assert (await org.owner.patch(org.path, {"name": "Renamed"})).status_code == 200
+    [renamed] = (await service.operator.get(EVENTS)).json()["data"]
+    assert (renamed["version"] > lost["version"]) is begins

@@ -317,6 +317,16 @@ async def test_a_cursor_is_valid_after_a_failover(reader: Reader, conninfo: str)
     assert after.version > before.version
 
 
+async def test_a_change_is_published_in_the_newest_epoch(
+    fresh_service: Service,
+) -> None:
+    execute(fresh_service.conninfo, "SELECT outbound_epoch()")
+    execute(fresh_service.conninfo, SAME_FILES_ELSEWHERE)
+    await fresh_service.organization()
+    found = await rows(fresh_service.conninfo, "SELECT DISTINCT epoch FROM outbound_events")
+    assert found == [{"epoch": 2}]
+
+
 async def test_events_follow_those_of_former_epochs_whatever_their_transactions(
     reader: Reader, conninfo: str
 ) -> None:

@@ -1,0 +1,1 @@
+"""A follower of the feed of changes, under load and faults."""
