@@ -7,6 +7,7 @@ It may be killed at any moment, and continues where it was.
 import contextlib
 import http.client
 import json
+import os
 import random
 import sqlite3
 import sys
@@ -17,10 +18,10 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from bench.faults.client import LOOPBACK, OK
-from bench.faults.deployment import OPERATOR
-from tenantry.api.events import PATH
 
+TOKEN: Final = "BENCH_OPERATOR_TOKEN"  # noqa: S105  # the name of a variable
 WAIT: Final = 5
+_PATH: Final = "/api/v1/operator/events"
 _EXPIRED: Final = 410
 _TIMEOUT: Final = 15.0
 _PAUSE: Final = 0.1
@@ -117,8 +118,8 @@ def _follow_at(file: EventFile, port: int) -> None:
         while True:
             cursor = file.cursor
             given = {"wait": WAIT, **({"after": cursor} if cursor else {})}
-            headers = {"Authorization": f"Bearer {OPERATOR}"}
-            connection.request("GET", f"{PATH}?{urlencode(given)}", headers=headers)
+            headers = {"Authorization": f"Bearer {os.environ[TOKEN]}"}
+            connection.request("GET", f"{_PATH}?{urlencode(given)}", headers=headers)
             response = connection.getresponse()
             body = response.read()
             if response.status == _EXPIRED and cursor:

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.faults.deployment import DatabaseKind, Deployment, copy_logs, started
+from bench.faults.deployment import OPERATOR, DatabaseKind, Deployment, copy_logs, started
 from bench.faults.fault_types import kill_server
 from bench.faults.supervisor import ProcessSupervisor
 from bench.feed.checks import FeedResult, compare, read_state
 from bench.feed.faults import FeedFault
-from bench.feed.follower import EventFile, FollowedEvent
+from bench.feed.follower import TOKEN, EventFile, FollowedEvent
 from bench.feed.writers import OWN, ChangeWriters
 from bench.ours import PLANS_WITHOUT_LIMITS
 from tests.support.database_server import server_folder
@@ -86,7 +86,7 @@ async def run_feed(
 
 def _follower(site: Deployment, path: Path) -> ProcessSupervisor:
     command = [sys.executable, "-m", "bench.feed.follower", str(path), *map(str, site.ports)]
-    return ProcessSupervisor(command, {}, site.folder / "follower.log")
+    return ProcessSupervisor(command, {TOKEN: OPERATOR}, site.folder / "follower.log")
 
 
 async def _inject(
