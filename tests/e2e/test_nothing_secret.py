@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -35,6 +36,7 @@ from tests.support.service import KEYS, PROJECTS, TENANTS, VERIFY, WHOAMI
 from tests.support.signing import deliver
 from tests.support.smtp import LOOPBACK, MailServer, Received
 from tests.support.smtp import running as running_mail
+from tests.support.webhook_endpoint import WebhookServer, answer, running_webhook_server
 
 ORG: Final = "acme"
 REPORT: Final = f"{KEYS}/report-leak"
@@ -54,6 +56,8 @@ SETTINGS: Final = {
     "client secret": "client-secret-of-the-run-1a2b3c4d5e6f",
     "database password": "database-password-of-the-run",
     "collector token": "token-of-the-collector-2b3c4d5e",
+    "secret of an endpoint": "whsec_QWNtZUVuZHBvaW50c09mTm92ZW1iZXI5ODc2NTQz",
+    "token in an endpoint's address": "token-of-the-endpoint-3c4d5e6f",
 }
 
 
@@ -168,8 +172,13 @@ async def full_run(secrets: Secrets, conninfo: str, folder: Path, log_format: st
     async with (
         running_collector() as collector,
         surroundings(conninfo) as (link, issuer, mail, provider),
+        running_webhook_server() as receiver,
     ):
-        values = {**settings(link, issuer, mail, provider, log_format), **told_to(collector)}
+        values = {
+            **settings(link, issuer, mail, provider, log_format),
+            **told_to(collector),
+            "TENANTRY_PLANS": write_catalog(folder, receiver),
+        }
         async with (
             running("serve", "--no-jobs", folder=folder, **values) as service,
             running("worker", folder=folder, **values) as worker,
@@ -179,20 +188,41 @@ async def full_run(secrets: Secrets, conninfo: str, folder: Path, log_format: st
             async with run_of.client:
                 await work(run_of, link, mail, provider, worker, conninfo)
                 secrets.keep("metrics", (await run_of.call("GET", "/metrics")).content)
-            checked = await run("doctor", folder=folder, **values)
-            secrets.keep("doctor", checked.out + checked.err)
-            assert "Traceback" not in checked.err
+            for words in (["doctor"], ["webhooks", "list"], ["webhooks", "test", "app"]):
+                done = await run(*words, folder=folder, **values)
+                secrets.keep(" ".join(words), done.out + done.err)
+                assert "Traceback" not in done.err
+            await worker.until("webhook app: attempt 1 ", "err")
             for name, command in (("service", service), ("worker", worker)):
                 assert await command.end(signal.SIGTERM) == 0
                 for stream, text in command.text.items():
                     secrets.keep(f"{name}, {stream}", text)
-        assert {"send mail", "POST payment provider", "batch keys"} <= {
+        assert {"send mail", "POST payment provider", "POST webhook receiver", "batch keys"} <= {
             span.name for span in collector.spans
         }
         secrets.keep("traces", collector.raw)
         for received in mail.received:
             secrets.keep("mails", received.message.as_bytes())
             secrets.keep("mails", received.part("plain") + received.part("html"))
+
+
+def write_catalog(folder: Path, receiver: WebhookServer) -> str:
+    """Write a catalog with an endpoint, which repeats the secret that it refuses."""
+    secret = SETTINGS["secret of an endpoint"]
+    receiver.response = answer(401, f"X-Secret: {secret}", body=secret.encode())
+    token = SETTINGS["token in an endpoint's address"]
+    endpoint = f"""
+[[webhooks]]
+name = "app"
+url = "{receiver.url}?token={token}"
+types = ["tenant.*", "member.*", "api_key.*", "audit.*"]
+secrets = ["{secret}"]
+allow_private = true
+"""
+    packaged = resources.files("tenantry").joinpath("plans.toml").read_text("utf-8")
+    path = folder / "plans.toml"
+    path.write_text(packaged + endpoint)
+    return str(path)
 
 
 ClientConfiguration = tuple[DatabaseLink, Issuer, MailServer, ProviderServer]
