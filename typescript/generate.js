@@ -10,7 +10,9 @@ const NAMES = {
   BillingEventView: "BillingEvent",
   BillingFields: "BillingState",
   EndedKey: "RevokedKey",
+  FeedPage: "EventPage",
   NewApiKey: "ApiKeyFields", // the body of a creation
+  OutboundEvent: "ChangeEventFields", // src/changes.ts has the kinds of events
   Outcome: "EventOutcome",
   PlanView: "Plan",
   SessionAddress: "HostedSession",
@@ -24,6 +26,8 @@ const OF_OPERATOR = new Set(["grants", "apiKeys"]);
 
 /** Actions whose paths do not name them as verbs. */
 const ACTIONS = { confirmation: "requestConfirmation", import: "importKeys" };
+
+const FEED = "url: '/api/v1/operator/events',";
 
 const camel = (name) => name.replace(/[-_](.)/g, (_, letter) => letter.toUpperCase());
 
@@ -88,6 +92,7 @@ function returnPagers(methods) {
   const call = /return (?<get>\(options\?\.client .*?\.get)<(?<answers>\w+), (?<errors>\w+), ThrowOnError(?<rest>.*?)\n +\}\);/;
   change(methods, new RegExp(signature.source + call.source, "gs"), (...match) => {
     const { parameters, before, get, answers, errors, rest } = match.at(-1);
+    if (rest.includes(FEED)) return match[0]; // it has no end
     const query = parameters ? "{ ...params.query, ...position }" : "position";
     return (
       `public list(${parameters}options?: Options<never, true>): Pager<${answers}[200]["data"][number]> {${before}` +
@@ -95,6 +100,24 @@ function returnPagers(methods) {
     );
   });
   change(methods, ...importFrom("pager", "{ Pager }"));
+}
+
+/** Let the change feed be followed, and give its events the types of their kinds. */
+function followChanges(types, methods) {
+  const follow = `
+    /**
+     * Follow the changes of all tenants (operator)
+     *
+     * Return the changes as they come, without an end: iterate over the result.
+     */
+    public follow(parameters: FollowParameters = {}, options: { signal?: AbortSignal } = {}): EventFollower {
+        return new EventFollower((position) => this.list({ ...parameters, ...position }, options), parameters, options.signal);
+    }
+`;
+  change(methods, new RegExp(`(${FEED}.*?\\n    \\}\\n)`, "s"), `$1${follow}`);
+  change(methods, ...importFrom("changes", "{ EventFollower, type FollowParameters }"));
+  change(types, "data: Array<ChangeEventFields>;", "data: Array<ChangeEvent>;");
+  change(types, ...importFrom("changes", "type { ChangeEvent }"));
 }
 
 /** Keep secrets out of what is printed: those of new keys, and of leak reports. */
@@ -131,6 +154,7 @@ await createClient({
 });
 const [methods, types] = ["sdk", "types"].map((name) => `src/generated/${name}.gen.ts`);
 returnPagers(methods);
+followChanges(types, methods);
 maskSecrets(types, methods);
 nameIdempotencyKeys(methods);
 rmSync("dist", { recursive: true, force: true });

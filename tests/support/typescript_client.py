@@ -18,7 +18,8 @@ SOURCE: Final = ROOT / "typescript"
 DOCUMENT: Final = Path("tests/contract/openapi.json")
 PRELUDE: Final = """
 import {
-    APIError, ConfigurationError, ConnectionFailedError, EntitlementDeniedError, FeatureNotGrantedError, Pager,
+    APIError, ConfigurationError, ConnectionFailedError, CursorExpiredError, EntitlementDeniedError,
+    FeatureNotGrantedError, Pager,
     QuotaExceededError, Secret, Tenantry, TenantryError, TimedOutError, UnreadableAnswerError, webhooks,
 } from "@tenantry/client";
 

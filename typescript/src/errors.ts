@@ -103,7 +103,13 @@ export class QuotaExceededError extends EntitlementDeniedError {
   override name = "QuotaExceededError";
 }
 
-const CLASSES = new Map([
+/** 410: events after the cursor are not kept any more, or were lost. Read the objects again, and follow from a new cursor. */
+export class CursorExpiredError extends APIError {
+  override name = "CursorExpiredError";
+}
+
+const CLASSES = new Map<string, typeof APIError>([
+  ["cursor_expired", CursorExpiredError],
   ["feature_not_granted", FeatureNotGrantedError],
   ["quota_exceeded", QuotaExceededError],
 ]);

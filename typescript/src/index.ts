@@ -6,10 +6,23 @@ import { revealed, Secret } from "./secret.js";
 import { type Fetch, type Policy, send } from "./transport.js";
 import { Auth } from "./verify.js";
 
+export { EventFollower } from "./changes.js";
+export type {
+  ApiKeyEvent,
+  AuditTrailEvent,
+  ChangeEvent,
+  EntitlementEvent,
+  FollowParameters,
+  GrantEvent,
+  InvitationEvent,
+  MemberEvent,
+  TenantEvent,
+} from "./changes.js";
 export {
   APIError,
   ConfigurationError,
   ConnectionFailedError,
+  CursorExpiredError,
   EntitlementDeniedError,
   FeatureNotGrantedError,
   QuotaExceededError,

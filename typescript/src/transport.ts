@@ -1,4 +1,4 @@
-import { ConnectionFailedError, errorOf, type TenantryError, TimedOutError, UnreadableAnswerError } from "./errors.js";
+import { APIError, ConnectionFailedError, errorOf, type TenantryError, TimedOutError, UnreadableAnswerError } from "./errors.js";
 
 /** The time limits of a call in milliseconds, and how often it is retried. */
 export interface Policy {
@@ -21,19 +21,36 @@ const FIRST_DELAY = 250;
 const LONGEST_DELAY = 8000;
 const IN_FLIGHT_DELAY = 500;
 
+/** Return the milliseconds before another attempt: exponential backoff with full jitter. */
+export function delayBefore(attempt: number): number {
+  return Math.random() * Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** (attempt - 1));
+}
+
+/** Whether the same call may succeed a little later. */
+export function mayPass(error: unknown): boolean {
+  if (error instanceof APIError) return RETRIED.has(error.statusCode) && error.code !== INVITATION_LIMIT;
+  return error instanceof ConnectionFailedError;
+}
+
+/** Return the milliseconds that the service itself waits before it answers; time limits count from then on. */
+function waitOf(request: Request): number {
+  return 1000 * Number(new URL(request.url).searchParams.get("wait") ?? 0);
+}
+
 /** Send a request with retries, and return its successful response. Throws TenantryError. */
 export async function send(request: Request, policy: Policy, fetch: Fetch): Promise<Response> {
-  const ends = performance.now() + policy.timeout;
+  const wait = waitOf(request);
+  const ends = performance.now() + policy.timeout + wait;
   const idempotencyKey = request.headers.get("idempotency-key");
   const repeatable = ["GET", "HEAD", "DELETE"].includes(request.method) || idempotencyKey !== null;
   let lost = false; // whether an earlier attempt may have succeeded
   for (let attempt = 1; ; ) {
-    let delay = Math.random() * Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** (attempt - 1));
+    let delay = delayBefore(attempt);
     let error: TenantryError;
     let again = true;
     let counts = 1;
     try {
-      const limit = Math.min(policy.attemptTimeout, ends - performance.now());
+      const limit = Math.min(policy.attemptTimeout + wait, ends - performance.now());
       const response = await attemptOnce(request.clone(), limit, fetch);
       if (response.ok) return await expectTenantry(response, request);
       if (response.status === 404 && lost && request.method === "DELETE" && PROJECT.test(request.url)) {
@@ -41,7 +58,7 @@ export async function send(request: Request, policy: Policy, fetch: Fetch): Prom
       }
       const rejection = errorOf(response.status, response.headers, await response.text());
       error = rejection;
-      again = RETRIED.has(response.status) && rejection.code !== INVITATION_LIMIT;
+      again = mayPass(rejection);
       if (rejection.code === "idempotency_in_flight" && lost) {
         again = true; // the lost attempt still runs; it does not count
         counts = 0;
@@ -107,16 +124,17 @@ async function expectTenantry(response: Response, { method, url }: Request): Pro
   return response;
 }
 
-function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
+/** Wait. Rejects with what the caller's signal says. */
+export function pause(milliseconds: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     const stop = () => {
       clearTimeout(timer);
-      reject(signal.reason);
+      reject(signal?.reason);
     };
     const timer = setTimeout(() => {
-      signal.removeEventListener("abort", stop);
+      signal?.removeEventListener("abort", stop);
       resolve();
     }, milliseconds);
-    signal.addEventListener("abort", stop, { once: true });
+    signal?.addEventListener("abort", stop, { once: true });
   });
 }
