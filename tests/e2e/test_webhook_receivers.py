@@ -1,11 +1,24 @@
 """The receivers of docs/how-to/receive-webhooks.md in Python, as processes."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 
+from tests.support.app import OPERATOR_TOKEN, running_app
 from tests.support.postgres import PostgresServer
-from tests.support.webhook_receivers import CHECKS, DJANGO, FASTAPI, Framework, Receiver, receiving
+from tests.support.webhook_receivers import (
+    CHECKS,
+    DJANGO,
+    FASTAPI,
+    Framework,
+    Receiver,
+    receiving,
+    until_followed,
+)
+
+EVENTS: Final = "/api/v1/operator/events"
 
 
 @pytest.fixture(scope="module", params=[FASTAPI, DJANGO], ids=["fastapi", "django"])
@@ -19,6 +32,21 @@ async def receiver(
     with postgres.database(migrated=False) as conninfo:
         async with receiving(framework, conninfo, folder) as receiver:
             yield receiver
+
+
+async def test_receiver_keeps_what_tenantry_sends(
+    receiver: Receiver, conninfo: str, tmp_path: Path
+) -> None:
+    catalog = tmp_path / "plans.toml"
+    catalog.write_text(receiver.catalog)
+    async with running_app(conninfo, RUN_JOBS="true", TENANTRY_PLANS=str(catalog)) as client:
+        await until_followed(conninfo)
+        client.headers["Authorization"] = f"Bearer {OPERATOR_TOKEN}"
+        tenant = {"name": "Müller & Söhne", "ownerEmail": "owner@x.example"}
+        assert (await client.put("/api/v1/tenants/sent", json=tenant)).status_code == 201
+        kept = await receiver.until_kept("sent")
+        [event] = (await client.get(EVENTS, params={"orgId": "sent"})).json()["data"]
+    assert kept == {("tenant", "sent"): event["version"]}
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))

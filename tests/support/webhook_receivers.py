@@ -31,6 +31,19 @@ OTHER_SECRET: Final = "whsec_" + base64.b64encode(b"another secret, newer or unk
 _PATH: Final = "/tenantry"
 _TABLES: Final = "The tables"
 _AT_ONCE: Final = 8
+_PATIENCE: Final = 60.0
+_LOOK: Final = 0.05
+_CATALOG: Final = """
+[[plans]]
+id = "free"
+
+[[webhooks]]
+name = "application"
+url = "{url}"
+types = ["tenant.*"]
+secrets = ["{secret}"]
+allow_private = true
+"""
 _PG_VARIABLES: Final = {
     "host": "PGHOST",
     "port": "PGPORT",
@@ -84,10 +97,23 @@ class Receiver(NamedTuple):
         body = encoded(event)
         return await self.post(body, signed(event["id"], body, secrets, age))
 
+    @property
+    def catalog(self) -> str:
+        """A plan catalog whose endpoint it is."""
+        url = f"{str(self.client.base_url).rstrip('/')}{_PATH}"
+        return _CATALOG.format(url=url, secret=SECRET)
+
     async def versions(self, org_id: str) -> dict[tuple[str, str], int]:
         """The version that it keeps of each object of a tenant, by kind and id."""
         rows = await self._rows(self.framework.objects)
         return {(kind, key): version for kind, org, key, version in rows if org == org_id}
+
+    async def until_kept(self, org_id: str) -> dict[tuple[str, str], int]:
+        """The same, once it keeps an object of the tenant."""
+        async with asyncio.timeout(_PATIENCE):
+            while not (found := await self.versions(org_id)):
+                await asyncio.sleep(_LOOK)  # noqa: ASYNC110  # a receiver gives no notice
+        return found
 
     async def knows(self, webhook_id: str) -> bool:
         """Whether it has stored this id."""
@@ -118,6 +144,18 @@ async def receiving(
             base_url=following.address("8000"), trust_env=False, timeout=30
         ) as client:
             yield Receiver(client, conninfo, framework)
+
+
+async def until_followed(conninfo: str) -> None:
+    """Return once tenantry on this database follows the feed for its endpoint, which gets later
+    events alone.
+    """
+    async with (
+        asyncio.timeout(_PATIENCE),
+        await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection,
+    ):
+        while not await (await connection.execute("TABLE webhook_endpoints")).fetchone():
+            await asyncio.sleep(_LOOK)  # noqa: ASYNC110  # the worker gives no notice
 
 
 def _variables(conninfo: str) -> dict[str, str]:
