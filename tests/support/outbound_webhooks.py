@@ -1,10 +1,11 @@
 """Webhooks that are sent to receivers on loopback, with a clock that tests move."""
 
+import asyncio
 import hmac
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +21,7 @@ from tests.support.service import ManualClock
 from tests.support.webhook_endpoint import ReceivedWebhook
 
 JsonObject = dict[str, Any]
+_PATIENCE: Final = 240.0
 
 
 class Changed(msgspec.Struct):
@@ -79,6 +81,12 @@ class Sending:
         await self.webhooks.queue_due()
         for endpoint in self.endpoints:
             await self.webhooks.deliver(endpoint.name)
+
+    async def until_delivered(self, number: int) -> None:
+        """Wait until workers have delivered as many events."""
+        async with asyncio.timeout(_PATIENCE):
+            while [each[1] for each in await self.deliveries()].count("delivered") < number:  # noqa: ASYNC110  # another process delivers
+                await asyncio.sleep(0.2)
 
     async def deliveries(self) -> list[tuple[str, str, int]]:
         """The event, status and number of attempts of each delivery, in the order of the events."""

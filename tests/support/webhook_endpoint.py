@@ -1,8 +1,9 @@
 """A receiver of webhooks on loopback, which records what arrives."""
 
 import asyncio
+import random
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -19,6 +20,9 @@ SECRET: Final = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 CUT: Final = b"cut"
 SILENT: Final = b"silent"
 _PATIENCE: Final = 20.0
+_FAILING: Final = 0.3
+_FAILURES: Final = (302, 404, 500, 503)
+_MAX_ATTEMPTS: Final = 5
 OTHER_SECRET: Final = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 MOST_REPEATED: Final = 20_000
 
@@ -78,9 +82,9 @@ class WebhookServer:
         """Serve a connection."""
         self.connections += 1
         try:
-            await self._receive(reader)
+            request = await self._receive(reader)
             await self.hold.wait()
-            response = self.responses.popleft() if self.responses else self.response
+            response = self.response_to(request)
             if response == CUT:
                 writer.transport.abort()
                 return
@@ -98,11 +102,16 @@ class WebhookServer:
         finally:
             writer.close()
 
-    async def _receive(self, reader: asyncio.StreamReader) -> None:
+    def response_to(self, request: ReceivedWebhook) -> bytes:  # noqa: ARG002  # for subclasses
+        """Return the response to a request."""
+        return self.responses.popleft() if self.responses else self.response
+
+    async def _receive(self, reader: asyncio.StreamReader) -> ReceivedWebhook:
         request = await _read(reader)
         async with self._arrived:
             self.received.append(request)
             self._arrived.notify_all()
+        return request
 
     async def until(self, number: int) -> None:
         """Wait until this many requests have arrived."""
@@ -123,15 +132,42 @@ async def _read(reader: asyncio.StreamReader) -> ReceivedWebhook:
     return ReceivedWebhook(line, headers, body)
 
 
+class UnreliableServer(WebhookServer):
+    """Fails at three of ten requests, in several ways, but not at a message's fifth attempt."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = random.Random(seed)  # noqa: S311  # no secret
+        self._attempts = Counter[str]()
+        self.accepted = Counter[str]()
+
+    def response_to(self, request: ReceivedWebhook) -> bytes:
+        message_id = request.headers["webhook-id"]
+        self._attempts[message_id] += 1
+        if self._random.random() < _FAILING and self._attempts[message_id] < _MAX_ATTEMPTS:
+            return self._random.choice([*map(answer, _FAILURES), CUT, SILENT])
+        self.accepted[message_id] += 1
+        return self.response
+
+
 @asynccontextmanager
 async def running_webhook_server(
     host: str = LOOPBACK, *, certificate: ssl.SSLContext | None = None
 ) -> AsyncIterator[WebhookServer]:
     """Run a receiver while the block runs."""
     receiver = WebhookServer()
+    async with listening(receiver, host, certificate):
+        yield receiver
+
+
+@asynccontextmanager
+async def listening(
+    receiver: WebhookServer, host: str = LOOPBACK, certificate: ssl.SSLContext | None = None
+) -> AsyncIterator[None]:
+    """Let a receiver listen while the block runs."""
     server = await asyncio.start_server(receiver.serve, host, 0, ssl=certificate)
     receiver.port = server.sockets[0].getsockname()[1]
     async with server:
-        yield receiver
+        yield
         receiver.repeats = b""
         receiver.hold.set()
