@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx2
+import psycopg
 
 from tenantry_sdk import AsyncTenantry, Backoff, ChangeEvent
 from tests.support.app import OPERATOR_TOKEN
@@ -19,6 +20,13 @@ from tests.support.ports import free_port
 
 GUIDE: Final = "how-to/follow-changes.md"
 QUICK: Final = Backoff(first=0.05, longest=0.2)
+
+NEWER_EVENT: Final = """
+INSERT INTO outbound_events (epoch, type, org_id, at, recorded_at, data)
+SELECT epoch, 'tenant.updated', org_id, at, recorded_at, jsonb_set(data::jsonb, '{plan}', '"newer"')::json
+  FROM outbound_events
+ WHERE type = 'tenant.created' AND org_id = 'acme'
+"""
 
 
 class Site:
@@ -65,7 +73,7 @@ class Site:
 def copied(folder: Path) -> set[str]:
     """The tenants in the program's database."""
     with closing(sqlite3.connect(folder / "copy.db")) as database:
-        return {row[0] for row in database.execute("SELECT id FROM tenants")}
+        return {row[0] for row in database.execute("SELECT id FROM tenants WHERE NOT is_ended")}
 
 
 async def test_a_follower_outlasts_restarts_of_the_service(
@@ -124,3 +132,29 @@ async def test_the_copy_of_the_guide_is_complete_whatever_is_killed(
             assert "Traceback" not in program.text["err"]
     assert copied(tmp_path) == tenants
     assert {"before", "between", "after"} <= tenants
+
+
+async def test_the_copy_of_the_guide_keeps_the_newest_state_whatever_the_order_of_the_feed(
+    database_url: str, conninfo: str, tmp_path: Path
+) -> None:
+    """A transaction may get its id before another one, and change the tenant after it."""
+    (tmp_path / "copy_tenants.py").write_text(block_of(GUIDE, "import os\nimport sqlite3"))
+    site = Site(database_url, tmp_path)
+    numbers = itertools.count()
+    async with site.serving():
+        async with site.copying() as program:
+            while "tenant.created" not in program.text["out"]:  # it may not have begun
+                await site.put(f"first-{next(numbers)}")
+        with psycopg.connect(conninfo) as slow:
+            slow.execute("SELECT pg_current_xact_id()")
+            await site.put("acme")
+            slow.execute(NEWER_EVENT)
+        async with site.copying() as program:
+            await program.until("tenant.created acme", "out")
+            await site.put("last")
+            await program.until("tenant.created last", "out")
+    assert "tenant.updated acme\ntenant.created acme" in program.text["out"]
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as database:
+        assert database.execute("SELECT plan FROM tenants WHERE id = 'acme'").fetchall() == [
+            ("newer",)
+        ]
