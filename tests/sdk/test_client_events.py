@@ -113,6 +113,7 @@ async def test_the_cursor_after_each_event_continues_with_the_next(
             follower = client.operator.events.follow(after=cursor, limit=3, **wanted)
             seen += await take(follower, 1)
             cursor = follower.cursor
+            assert cursor == seen[-1].id
         assert seen == whole
         follower = client.operator.events.follow(limit=3, **wanted)
         again = [(await take(follower, 1))[0] for _ in whole]  # one follower, continued
