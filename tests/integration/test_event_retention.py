@@ -15,6 +15,7 @@ from tests.support.service import Service, refusal
 DAYS = 30
 EXPIRED = (410, "cursor_expired")
 KIND = "outbound events"
+EVERYTHING = "tenant.*,member.*,api_key.*,audit.*"
 
 
 @pytest.fixture
@@ -72,19 +73,19 @@ async def test_a_cursor_that_has_seen_all_removed_events_is_valid(
     await service.organization()
     seen = await cursor(service)
     last = await _cursor_of_the_last_event(service)
+    last_id = (await page(service, types=EVERYTHING))["data"][-1]["id"]
     service.clock.advance(days=DAYS)
     assert await removed(retention) > 0
     org = await service.organization()
-    for after in (seen, last):
+    for after in (seen, last, last_id):
         found = (await page(service, after=after))["data"]
         assert [event["orgId"] for event in found] == [org.id, org.id]
 
 
 async def _cursor_of_the_last_event(service: Service) -> str:
     """The cursor of a reader whose page ends with the last event of all."""
-    everything = "tenant.*,member.*,api_key.*,audit.*"
-    number = len((await page(service, types=everything))["data"])
-    return await cursor(service, types=everything, limit=number)
+    number = len((await page(service, types=EVERYTHING))["data"])
+    return await cursor(service, types=EVERYTHING, limit=number)
 
 
 async def test_a_follower_that_finds_nothing_keeps_a_valid_cursor(

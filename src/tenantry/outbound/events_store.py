@@ -24,10 +24,22 @@ SELECT (SELECT outbound_epoch()), new.type, new.org_id, new.at, %s, new.data
 """
 _NEWEST: Final = "SELECT outbound_epoch()"
 _KNOWN_EPOCH: Final = "SELECT token FROM outbound_epochs WHERE epoch = %s"
+# A reader that knows the last event that was removed has seen all of these.
 _POSITION: Final = """
 SELECT epoch, xid::text::bigint, version
   FROM outbound_events
- WHERE version = %s
+ WHERE version = %(version)s
+ UNION ALL
+SELECT epoch, purged_xid::text::bigint, purged_version
+  FROM outbound_epochs
+ WHERE purged_version = %(version)s
+ ORDER BY epoch DESC
+ LIMIT 1
+"""
+_LAST_PURGED: Final = """
+SELECT epoch, purged_xid::text::bigint, purged_version
+  FROM outbound_epochs
+ WHERE purged_xid IS NOT NULL
  ORDER BY epoch DESC
  LIMIT 1
 """
@@ -145,9 +157,17 @@ async def token_of(connection: Connection, epoch: int) -> str | None:
 
 
 async def position_of(connection: Connection, version: int) -> Position | None:
-    """Return the position of the event that has this version; None without it."""
-    row = await connection.fetch_row(_POSITION, (version,))
+    """Return the position of the event that has this version, if it is kept or the last one that
+    was removed; else None.
+    """
+    row = await connection.fetch_row(_POSITION, {"version": version})
     return Position(*row) if row else None
+
+
+async def oldest_position(connection: Connection) -> Position:
+    """Return the place before all events that are kept."""
+    row = await connection.fetch_row(_LAST_PURGED)
+    return Position(*row) if row else BEGINNING
 
 
 async def is_purged_after(connection: Connection, position: Position) -> bool:

@@ -139,7 +139,7 @@ async def _position(connection: Connection, after: str | None, until: Position) 
     Raises `InvalidCursorError` and `CursorExpiredError`.
     """
     if after is None:
-        return BEGINNING
+        return await store.oldest_position(connection)
     version = version_of(after)
     if version is None:
         position = await _position_of_cursor(connection, _decode(after))
