@@ -153,6 +153,18 @@ async def test_a_transfer_is_an_event_of_both_members_and_the_tenant(service: Se
     assert tenant["data"]["ownerId"] == "next-owner"
 
 
+async def test_a_field_that_is_cleared_is_an_event_and_an_entry(service: Service) -> None:
+    org = await service.organization()
+    before = await events_of(service, org, "tenant.*", "audit.*")
+    for zone in ("Asia/Tokyo", None):
+        assert (await org.owner.patch(org.path, {"timeZone": zone})).status_code == 200
+    found = (await events_of(service, org, "tenant.*", "audit.*"))[len(before) :]
+    assert [event["type"] for event in found] == ["audit.tenant.updated", "tenant.updated"] * 2
+    [_, named, entry, cleared] = [event["data"] for event in found]
+    assert (named["timeZone"], "timeZone" in cleared) == ("Asia/Tokyo", False)
+    assert (entry["before"], entry["after"]) == ({"timeZone": "Asia/Tokyo"}, {"timeZone": None})
+
+
 async def test_a_new_tenant_of_a_user_is_an_event_of_both(service: Service) -> None:
     answer = await service.user("founder").post(
         "/api/v1/tenants", {"name": "New", "ownerEmail": "founder@x.example"}

@@ -146,8 +146,9 @@ def _entry(
 
 def _differing(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the fields that differ, as they were and as they are."""
-    changed = [name for name in new if _text(old.get(name)) != _text(new[name])]
-    return {name: old.get(name) for name in changed}, {name: new[name] for name in changed}
+    names = {**old, **new}
+    changed = [name for name in names if _text(old.get(name)) != _text(new.get(name))]
+    return {name: old.get(name) for name in changed}, {name: new.get(name) for name in changed}
 
 
 def _text(value: Any) -> bytes:  # noqa: ANN401  # any JSON
