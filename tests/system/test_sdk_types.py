@@ -15,7 +15,7 @@ USE: Final = """
 from datetime import datetime
 from typing import Literal
 
-from tenantry_sdk import AsyncPage, AsyncTenantry, NewApiKey, Page, Principal, Project, Tenantry
+from tenantry_sdk import AsyncPage, AsyncTenantry, NewApiKey, Page, Principal, Project, TenantEvent, Tenantry
 from tenantry_sdk.types import Mode
 
 
@@ -39,10 +39,13 @@ async def use_async(client: AsyncTenantry) -> list[str]:
     page: AsyncPage[Project] = await client.projects.list().first_page()
     if page.has_next:
         page = await page.next()
+    async for event in client.operator.events.follow(after="now", types=["tenant.*"]):
+        if isinstance(event, TenantEvent):
+            return [event.data.owner_email]
     return [project.name async for project in client.projects.list()]
 """
 WRONG: Final = """
-from tenantry_sdk import ApiKey, Tenantry
+from tenantry_sdk import ApiKey, MemberEvent, Tenantry
 from tenantry_sdk.types import KeyStatus
 
 
@@ -57,6 +60,9 @@ def use(client: Tenantry, key: ApiKey) -> None:
         return
     known: list[KeyStatus] = ["active", "ended"]  # no status either
     print(known, key.nmae)  # no field
+    for event in client.operator.events.follow():
+        if isinstance(event, MemberEvent):
+            print(event.data.last4)  # no field either
 """
 MARK: Final = re.compile(r"# no ")
 
