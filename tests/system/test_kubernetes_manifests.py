@@ -140,7 +140,7 @@ def test_the_chart_is_well_formed_with_each_of_its_options(renderer: Renderer) -
     assert service["nodeSelector"] == {"pool": "accounts"}
     policy = named(changed)["NetworkPolicy", "tenantry-database"]["spec"]
     assert {"ports": [{"port": 4318}]} in policy["egress"]
-    assert ("Secret", "tenantry-plans") in named(changed)
+    assert ("ConfigMap", "tenantry-plans") in named(changed)
     least = named(
         renderer.helm("--set", "ingress.enabled=false,ingress.host=,networkPolicy.enabled=false")
     )

@@ -81,9 +81,8 @@ volumeMounts:
     defaultMode: 0440
 {{- if .Values.plans }}
 - name: plans
-  secret:
-    secretName: {{ .Release.Name }}-plans
-    defaultMode: 0440
+  configMap:
+    name: {{ .Release.Name }}-plans
 {{- end }}
 {{ include "tenantry.tmp" . }}
 {{- end }}
