@@ -23,13 +23,28 @@ from tests.support.webhook_endpoint import (
     OTHER_SECRET,
     SECRET,
     SILENT,
+    ReceivedWebhook,
     WebhookServer,
     answer,
     endpoint_at,
+    listening,
     running_webhook_server,
 )
 
 FAILURE: Final = answer(HTTPStatus.INTERNAL_SERVER_ERROR)
+RESPONSES: Final = (
+    answer(HTTPStatus.OK),
+    answer(HTTPStatus.OK),
+    FAILURE,
+    answer(HTTPStatus.GONE),
+    answer(HTTPStatus.SERVICE_UNAVAILABLE, "Retry-After: 600"),
+    CUT,
+    SILENT,
+)
+LATE_EVENT: Final = """
+INSERT INTO outbound_events (epoch, type, org_id, at, recorded_at, data)
+SELECT outbound_epoch(), 'tenant.updated', 'acme', now(), now(), '{}'
+"""
 DAY: Final = timedelta(days=1)
 
 
@@ -110,10 +125,7 @@ async def test_an_event_that_commits_late_is_not_passed_over(
 ) -> None:
     [before] = await sending.publish()
     async with await psycopg.AsyncConnection.connect(emptied) as slow:
-        await slow.execute(
-            "INSERT INTO outbound_events (epoch, type, org_id, at, recorded_at, data) "
-            "SELECT outbound_epoch(), 'tenant.updated', 'acme', now(), now(), '{}'"
-        )
+        await slow.execute(LATE_EVENT)
         await sending.publish()
         await sending.send()
         assert ids(server.received) == [before]
@@ -316,6 +328,71 @@ async def test_errors_hangs_and_resets_lose_no_event(
     assert {status for _, status, _ in await sending.deliveries()} == {"delivered"}
     for each in server.received:
         assert each.headers["webhook-signature"] == signature_of(each, SECRET)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_sequence_of_troubles_loses_an_event(
+    emptied: str, database: Database, seed: int
+) -> None:
+    server = RecordingServer()
+    async with listening(server), Database(emptied, pool_size=4) as other_database:
+        one = Sending(database, [endpoint_at(server.url)], timeout=0.1)
+        other = Sending(other_database, one.endpoints, one.clock, timeout=0.1)
+        await one.begin()
+        chance = random.Random(seed)  # noqa: S311  # no secret
+        late = await psycopg.AsyncConnection.connect(emptied)
+        for _ in range(60):
+            await _trouble(chance, server, late, (one, other))
+        await late.commit()
+        await late.close()
+        server.response = answer(HTTPStatus.OK)
+        await one.webhooks.enable("app")
+        for delay in (timedelta(), *RETRY_DELAYS):  # on a busy machine an attempt takes too long
+            one.clock.now += delay + timedelta(seconds=1)
+            await one.send()
+        published = await one.events()
+    assert server.accepted == set(published)
+    assert {status for _, status, _ in await one.deliveries()} == {"delivered"}
+
+
+class RecordingServer(WebhookServer):
+    """Notes which messages it has accepted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accepted = set[str]()
+
+    def response_to(self, request: ReceivedWebhook) -> bytes:
+        if self.response.startswith(b"HTTP/1.1 2"):
+            self.accepted.add(request.headers["webhook-id"])
+        return self.response
+
+
+async def _trouble(
+    chance: random.Random,
+    server: WebhookServer,
+    late: psycopg.AsyncConnection,
+    workers: tuple[Sending, Sending],
+) -> None:
+    """Do one of the things that happen to webhooks."""
+    sending = chance.choice(workers)
+    match chance.randrange(10):
+        case 0 | 1 | 2:
+            await sending.send()
+        case 3:
+            await asyncio.gather(*(each.send() for each in workers))
+        case 4:
+            await sending.publish_together(chance.randint(1, 5))
+        case 5:
+            sending.clock.advance(seconds=chance.choice([6, 400, 20_000, 200_000]))
+        case 6:
+            server.response = chance.choice(RESPONSES)
+        case 7:
+            await late.execute(LATE_EVENT)
+        case 8:
+            await late.commit()
+        case _:
+            await sending.webhooks.enable("app")
 
 
 async def test_two_workers_make_one_delivery_of_an_event(
