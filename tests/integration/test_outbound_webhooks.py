@@ -212,6 +212,20 @@ async def test_a_receiver_that_asks_for_a_pause_gets_it(
     assert sorted(ids(server.received)) == sorted(first + first + second)
 
 
+async def test_a_success_beside_it_does_not_end_a_pause(
+    sending: Sending, server: WebhookServer
+) -> None:
+    server.responses.append(answer(429, "Retry-After: 600"))
+    await sending.publish(4)
+    await sending.send()
+    await sending.publish()
+    await sending.send()
+    assert len(server.received) == 4
+    sending.clock.advance(seconds=601)
+    await sending.send()
+    assert len(server.received) == 6
+
+
 async def test_a_pause_lasts_an_hour_at_most(sending: Sending, server: WebhookServer) -> None:
     server.responses.append(answer(503, "Retry-After: 86400"))
     await sending.publish()
@@ -271,12 +285,12 @@ async def test_after_five_days_without_a_success_events_are_held_until_it_is_ena
 ) -> None:
     server.response = FAILURE
     published = []
-    for _ in range(5 * 24):
+    for _ in range(5 * 4):
         published += await sending.publish()
         await sending.send()
         [state] = await sending.webhooks.states()
         assert state.disabled_at is None
-        sending.clock.advance(hours=1)
+        sending.clock.advance(hours=6)
     published += await sending.publish()
     await sending.send()
     [state] = await sending.webhooks.states()

@@ -85,10 +85,9 @@ UPDATE webhook_deliveries
 # Its row also has the position, so that it is written a few times a minute, not for each delivery.
 _SUCCEEDED: Final = """
 UPDATE webhook_endpoints
-   SET last_success_at = %(now)s, failing_since = NULL, paused_until = NULL
+   SET last_success_at = %(now)s, failing_since = NULL
  WHERE name = %(name)s
-   AND (failing_since IS NOT NULL OR paused_until IS NOT NULL OR last_success_at IS NULL
-        OR last_success_at < %(now)s - interval '10 seconds')
+   AND (failing_since IS NOT NULL OR last_success_at IS NULL OR last_success_at < %(now)s - interval '10 seconds')
 """
 _FAILED: Final = """
 UPDATE webhook_deliveries
