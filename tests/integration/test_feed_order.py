@@ -11,6 +11,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import InsufficientPrivilege
 
+from tenantry.common.clock import Timeouts, system_clock
 from tenantry.db.connection import API, TENANT
 from tenantry.db.database import Database
 from tenantry.domain.errors import CursorExpiredError
@@ -19,11 +20,12 @@ from tenantry.outbound.events_store import MAX_SCANNED_EVENTS, EventFilter
 from tenantry.outbound.feed import NOW, ChangeFeed, FeedPage
 from tenantry.outbound.publishing import begin_epoch
 from tenantry.server.dispatch import Dispatcher
+from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
-from tests.support.app import client_of, lifespan, make_app
+from tests.support.app import OPERATOR_TOKEN, client_of, lifespan, make_app
 from tests.support.billing import rows, until_blocked
 from tests.support.postgres import PostgresServer
-from tests.support.service import PROJECTS, Service, running_service
+from tests.support.service import PROJECTS, Service
 
 EVENTS: Final = "/api/v1/operator/events"
 CREATED: Final = EventType.TENANT_CREATED
@@ -269,12 +271,11 @@ async def test_the_wait_ends_without_an_event(reader: Reader, conninfo: str) -> 
 async def test_a_process_that_stops_answers_readers_that_wait(conninfo: str) -> None:
     app = make_app(conninfo)
     assert isinstance(app, Dispatcher)
-    async with running_service(conninfo) as other, lifespan(app), client_of(app) as client:
-        operator = other.operator
-        headers = {"Authorization": f"Bearer {operator.credential}"}
+    headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
+    async with lifespan(app), client_of(app) as client:
         asking = client.get(EVENTS, params={"after": NOW, "wait": 20}, headers=headers)
         waiting = asyncio.create_task(asking)
-        await other.operator.get(EVENTS)
+        await client.get(EVENTS, headers=headers)
         assert not waiting.done()
         shutdown = app.state[SHUTDOWN]
         assert isinstance(shutdown, Shutdown)
@@ -302,6 +303,20 @@ async def test_many_waiting_readers_leave_room_for_other_requests(service: Servi
         answers = [response.json() for response in await asyncio.gather(*readers)]
     found = {tuple(event["type"] for event in answer["data"]) for answer in answers}
     assert found == {("tenant.updated",)}
+
+
+async def test_a_waiting_reader_has_no_deadline_and_counts_as_no_load(conninfo: str) -> None:
+    app = make_app(conninfo, system_clock, Timeouts(request=0.5))
+    assert isinstance(app, Dispatcher)
+    detector = app.state[OVERLOAD_DETECTOR]
+    assert isinstance(detector, OverloadDetector)
+    headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
+    async with lifespan(app), client_of(app) as client:
+        asking = client.get(EVENTS, params={"after": NOW, "wait": 1}, headers=headers)
+        waiting = asyncio.create_task(asking)
+        await client.get("/healthz")
+        assert detector._excluded() == 1
+        assert (await waiting).status_code == 200
 
 
 # Epochs
