@@ -82,7 +82,7 @@ def compare(
         unordered=sum(first >= second for first, second in pairwise(own)),
         unpublished=len(writers.acknowledged - set(_changes(followed)))
         + (writers.plan_changes - _plan_changes(followed)).total(),
-        reversed=sum(_reversals(each, state) for each in _by_object(followed).values()),
+        reversed=len(list(reversals(followed, state))),
         stale=sum(_is_stale(event, state) for event in _newest_of_tenants(followed)),
     )
 
@@ -110,9 +110,17 @@ def _by_object(
     return found
 
 
-def _reversals(versions: Sequence[FollowedEvent], state: FeedState) -> int:
-    """Count neighbors of which the second cannot follow the first."""
-    return sum(not _may_follow(first, second, state) for first, second in pairwise(versions))
+def reversals(followed: Sequence[FollowedEvent], state: FeedState) -> Iterator[str]:
+    """Describe the neighbors of each object of which the second cannot follow the first."""
+    for versions in _by_object(followed).values():
+        for first, second in pairwise(versions):
+            if not _may_follow(first, second, state):
+                yield f"{_described(first)}, then {_described(second)}"
+
+
+def _described(event: FollowedEvent) -> str:
+    shown = {name: event.data.get(name) for name in ("id", "name", "plan", "role", "revokedAt")}
+    return f"{event.id} {event.type} {shown}"
 
 
 def _may_follow(first: FollowedEvent, second: FollowedEvent, state: FeedState) -> bool:

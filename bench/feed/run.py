@@ -7,13 +7,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.faults.deployment import OPERATOR, DatabaseKind, Deployment, copy_logs, started
 from bench.faults.fault_types import kill_server
 from bench.faults.supervisor import ProcessSupervisor
-from bench.feed.checks import FeedResult, compare, read_state
+from bench.feed.checks import FeedResult, compare, read_state, reversals
 from bench.feed.faults import FeedFault
 from bench.feed.follower import TOKEN, EventFile, FollowedEvent
 from bench.feed.writers import OWN, ChangeWriters
@@ -29,6 +30,7 @@ _BETWEEN_KILLS: Final = (1.0, 5.0)
 _CATCH_UP: Final = 60.0
 """Seconds for the follower's last events."""
 _POLL: Final = 0.1
+_SHOWN: Final = 5
 
 
 class FeedRun(NamedTuple):
@@ -79,7 +81,10 @@ async def run_feed(
             writers.end()
         followed = await _caught_up(site, file)
         await asyncio.to_thread(follower.stop)
-        result = compare(await asyncio.to_thread(read_state, site), followed, writers)
+        state = await asyncio.to_thread(read_state, site)
+        result = compare(state, followed, writers)
+        for text in islice(reversals(followed, state), _SHOWN):
+            print(f"  versions reversed: {text}", flush=True)
         acknowledged = len(writers.acknowledged) + writers.plan_changes.total()
         return FeedRun(kind, injected, acknowledged, result, file.has_expired)
 
