@@ -16,7 +16,7 @@ Injection = Callable[[Deployment, random.Random, float], Awaitable[None]]
 
 _PUBLISH: Final = """
 INSERT INTO outbound_events (epoch, type, org_id, at, recorded_at, data)
-VALUES (outbound_epoch(), 'tenant.updated', 'open', now(), now(), '{"id": "open"}')
+VALUES (outbound_epoch(), 'grant.set', 'open', now(), now(), '{"id": "open"}')
 """
 _LAG: Final = (0.5, 1.5)
 """Bounds in seconds for how far the standby is behind."""
