@@ -335,6 +335,8 @@ async def test_receiver_that_resets_the_connection() -> None:
         ("Mon, 02 Nov 2026 09:46:10", timedelta(minutes=1)),
         ("Mon, 02 Nov 2026 09:40:00 GMT", timedelta()),
         ("Mon, 02 Nov 2026 09:46:10 -2500", None),
+        ("Mon, 02 Nov 2026 09:46:10 +99999999999999", None),
+        ("Mon, 02 Nov 99999999999999999999 09:46:10 GMT", None),
         ("", None),
         ("-1", None),
         ("1.5", None),

@@ -229,7 +229,7 @@ def parse_retry_after(value: str, now: datetime) -> timedelta | None:
         return timedelta(seconds=int(value))
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return max(aware - now, timedelta())
