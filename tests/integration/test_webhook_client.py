@@ -65,6 +65,17 @@ async def test_message_is_sent_with_its_signature(server: WebhookServer) -> None
     }
 
 
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [("", "/"), ("?a=1", "/?a=1"), ("/a;b=1/c;d=2?e;f", "/a;b=1/c;d=2?e;f"), ("//a//", "//a//")],
+)
+async def test_message_is_sent_to_the_whole_path(
+    server: WebhookServer, path: str, target: str
+) -> None:
+    assert (await send(endpoint_at(f"http://127.0.0.1:{server.port}{path}"))).is_success
+    assert server.received[0].line == f"POST {target} HTTP/1.1"
+
+
 # Addresses
 
 SPELLINGS_OF_LOOPBACK = [

@@ -130,7 +130,7 @@ class WebhookClient:
     async def _post(
         self, endpoint: WebhookEndpoint, headers: dict[str, str], body: bytes, now: datetime
     ) -> DeliveryResult:
-        url = httpcore2.URL(endpoint.url)
+        url = _request_url(endpoint.url)
         connection = httpcore2.AsyncHTTPConnection(
             origin=url.origin,
             ssl_context=self._trusted or ssl_context(),
@@ -197,6 +197,18 @@ class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
         if not self._is_any and not all(map(is_public, addresses)):
             raise _RefusedAddressError
         return addresses
+
+
+def _request_url(url: str) -> httpcore2.URL:
+    """Return the URL with its whole path: `httpcore2.URL` leaves out what follows a semicolon."""
+    parts = urlsplit(url)
+    query = f"?{parts.query}" if parts.query else ""
+    return httpcore2.URL(
+        scheme=parts.scheme,
+        host=parts.hostname or "",
+        port=parts.port,
+        target=f"{parts.path or '/'}{query}",
+    )
 
 
 def _shown(error: Exception) -> str:
