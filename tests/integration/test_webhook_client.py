@@ -3,7 +3,9 @@
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -179,6 +181,25 @@ async def test_name_that_does_not_exist() -> None:
     assert result == DeliveryResult(error="the host name cannot be resolved")
     result = await send(endpoint, WebhookClient(resolve=Answers([])))
     assert result == DeliveryResult(error="the host name cannot be resolved")
+
+
+async def test_lookup_without_an_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def wait(*_: object, **__: object) -> list[object]:
+        answered.wait()
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", wait)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    try:
+        result = await send(endpoint_at("https://slow.example/"), WebhookClient(timeout=SHORT))
+        assert result.error == "no response within 0.2 s"
+        async with asyncio.timeout(10):
+            await asyncio.to_thread(int)
+    finally:
+        answered.set()
 
 
 async def test_label_that_is_too_long_cannot_be_resolved() -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 import re
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from socket import SOCK_STREAM
+from threading import Thread
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -80,10 +82,25 @@ response.
 async def resolve(host: str, port: int) -> Sequence[Address]:
     """Return the addresses of a host, in the order in which to try them. Raises `OSError` and
     `UnicodeError`.
+
+    A thread of its own does it. The event loop has few: lookups that get no answer for a long time
+    would delay those for mails and the database.
     """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=SOCK_STREAM)
-    return list(dict.fromkeys(ip_address(socket_address[0]) for *_, socket_address in found))
+    found = Future[Sequence[Address]]()
+    Thread(target=_look_up, args=(host, port, found), daemon=True).start()
+    return await asyncio.wrap_future(found)
+
+
+def _look_up(host: str, port: int, found: "Future[Sequence[Address]]") -> None:
+    if not found.set_running_or_notify_cancel():
+        return
+    try:
+        listed = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        found.set_exception(error)
+    else:
+        addresses = dict.fromkeys(ip_address(socket_address[0]) for *_, socket_address in listed)
+        found.set_result(list(addresses))
 
 
 class WebhookClient:
