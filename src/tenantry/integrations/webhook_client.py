@@ -197,7 +197,7 @@ class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
         """
         addresses = await self._addresses(host, port)
         failure: Exception = _ResolutionError()
-        for address in addresses[:_MAX_ADDRESSES]:
+        for address in _to_try(addresses):
             try:
                 return await self._network.connect_tcp(
                     str(address), port, timeout, local_address, socket_options
@@ -214,6 +214,17 @@ class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
         if not self._is_any and not all(map(is_public, addresses)):
             raise _RefusedAddressError
         return addresses
+
+
+def _to_try(addresses: Sequence[Address]) -> list[Address]:
+    """Return the first addresses, the last one of the other family if a name has both: a machine
+    may reach only one.
+    """
+    chosen = list(addresses[:_MAX_ADDRESSES])
+    others = [address for address in addresses if address.version != chosen[0].version]
+    if others and others[0] not in chosen:
+        chosen[-1] = others[0]
+    return chosen
 
 
 def _request_url(url: str) -> httpcore2.URL:
