@@ -44,6 +44,9 @@ class WebhookEndpoint(msgspec.Struct, frozen=True):
     secrets: tuple[Secret, ...]
     allow_private: bool = False
 
+    def __repr__(self) -> str:
+        return f"WebhookEndpoint(name={self.name!r})"
+
     @property
     def shown_url(self) -> str:
         """The URL without its query, which may contain a secret of the receiver."""
