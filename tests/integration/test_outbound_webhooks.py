@@ -461,6 +461,16 @@ async def test_an_event_that_is_gone_is_skipped(
     assert await sending.deliveries() == []
 
 
+async def test_an_event_that_is_gone_cannot_be_resent(sending: Sending) -> None:
+    [event] = await sending.publish()
+    await sending.send()
+    async with sending.database.transaction(ACROSS_TENANTS) as connection:
+        await connection.execute("DELETE FROM outbound_events")
+    with pytest.raises(NotFoundError):
+        await sending.webhooks.resend("app", event=event)
+    assert await sending.deliveries() == [(event, "delivered", 1)]
+
+
 async def test_further_events_wait_in_the_feed_while_many_deliveries_are_due(
     sending: Sending,
 ) -> None:

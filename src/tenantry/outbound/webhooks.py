@@ -300,7 +300,7 @@ class OutboundWebhooks:
                 connection, name, version, self.clock()
             )
         if not is_known:
-            raise NotFoundError(f"The webhook {name!r} has no delivery of {event!r}.")
+            raise NotFoundError(f"The webhook {name!r} has no delivery of {event!r} that is kept.")
         return 1
 
     async def _resend_since(self, endpoint: WebhookEndpoint, since: datetime) -> int:

@@ -133,9 +133,10 @@ WITH chosen AS (
 SELECT count(*), max(version) FROM chosen
 """
 _RELEASE_ONE: Final = """
-UPDATE webhook_deliveries
+UPDATE webhook_deliveries d
    SET status = 'queued', attempts = 0, next_attempt_at = %(now)s, delivered_at = NULL
  WHERE endpoint = %(name)s AND version = %(event)s
+   AND EXISTS (SELECT FROM outbound_events o WHERE (o.epoch, o.xid, o.version) = (d.epoch, d.xid, d.version))
 """
 _REMOVE: Final = "DELETE FROM webhook_deliveries WHERE endpoint = %s AND version = %s"
 _POSITION: Final = "SELECT epoch, xid::text::bigint, version FROM webhook_endpoints WHERE name = %s"
@@ -342,7 +343,9 @@ async def release(
 
 
 async def release_one(connection: Connection, name: str, version: int, now: datetime) -> bool:
-    """Queue a delivery again, delivered or not; return False if there is none of this event."""
+    """Queue a delivery again, delivered or not; return False if there is none of this event, or the
+    event is no longer kept.
+    """
     values = {"name": name, "event": version, "now": now}
     return (await connection.execute(_RELEASE_ONE, values)).rowcount > 0
 
