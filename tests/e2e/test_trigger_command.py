@@ -15,10 +15,10 @@ import httpx2
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from tenantry.common.clock import DEFAULT_TIMEOUTS, system_clock
+from tenantry.common.clock import system_clock
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.serving import serving
-from tests.support.app import OPERATOR_TOKEN, make_app
+from tests.support.app import OPERATOR_TOKEN, PATIENT, make_app
 from tests.support.command_runner import invoke
 from tests.support.commands import SECRETS, Done
 from tests.support.ports import free_port
@@ -90,7 +90,7 @@ def service(
 def running(postgres: PostgresServer, folder: Path, **settings: str) -> Iterator[Service]:
     """Run the service with these settings."""
     with postgres.database() as conninfo, start_blocking_portal() as portal:
-        app = make_app(conninfo, system_clock, DEFAULT_TIMEOUTS, **SECRETS, **settings)
+        app = make_app(conninfo, system_clock, PATIENT, **SECRETS, **settings)
         with (
             portal.wrap_async_context_manager(served(app)) as base,
             httpx2.Client(base_url=base, trust_env=False, verify=False) as client,  # plain HTTP

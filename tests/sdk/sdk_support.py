@@ -8,10 +8,9 @@ from typing import Any, Final, NamedTuple
 
 import httpx2
 
-from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry_sdk import AsyncTenantry, Backoff, EventFollower, Page, Pager, Secret, Tenantry
 from tenantry_sdk._sync._events import ChangeEvents
-from tests.support.app import client_of, make_app
+from tests.support.app import PATIENT, client_of, make_app
 from tests.support.issuer import running_issuer
 from tests.support.service import ManualClock, Organization, Service, identity_settings
 from tests.support.serving import served
@@ -42,7 +41,7 @@ async def serving(
     """The service on this database at its own address; ``values`` are settings."""
     clock = clock or ManualClock()
     async with running_issuer() as issuer:
-        app = make_app(conninfo, clock, DEFAULT_TIMEOUTS, **{**identity_settings(issuer), **values})
+        app = make_app(conninfo, clock, PATIENT, **{**identity_settings(issuer), **values})
         async with served(app) as url, client_of(app) as client:
             async with httpx2.AsyncClient(verify=False, trust_env=False) as first:
                 await first.get(f"{url}/healthz")  # is answered once the application has started

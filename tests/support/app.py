@@ -8,7 +8,7 @@ from typing import Any, Final
 import httpx2
 
 from tenantry.app import build_app
-from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
+from tenantry.common.clock import Clock, Timeouts, system_clock
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.dispatch import Dispatcher
 from tenantry.settings import EMBEDDED, Settings, load
@@ -19,6 +19,17 @@ WEBHOOK_SECRET: Final = "whsec_of_the_tests_0123456789"
 PEPPER: Final = "pepper-of-the-tests-0123456789abcdef"
 OPERATOR_TOKEN: Final = "operator-token-of-the-tests-0123456789"
 BASE_URL: Final = "http://tenantry.test"
+PATIENT: Final = Timeouts(
+    request=25.0,
+    batch=24.0,
+    batch_start=10.0,
+    rate_limits=10.0,
+    connect=15.0,
+    statement=20.0,
+    identity_provider=20.0,
+    token_endpoint=20.0,
+)
+"""So that a test does not fail where the machine stands still for some seconds."""
 
 
 def make_settings(**values: str) -> Settings:
@@ -37,7 +48,7 @@ def make_settings(**values: str) -> Settings:
 @asynccontextmanager
 async def running_app(
     conninfo: str,
-    timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    timeouts: Timeouts = PATIENT,
     /,
     *,
     clock: Clock = system_clock,
@@ -50,7 +61,7 @@ async def running_app(
 
 
 def make_app(
-    conninfo: str, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS, **values: str
+    conninfo: str, clock: Clock = system_clock, timeouts: Timeouts = PATIENT, **values: str
 ) -> AsgiApp:
     """The whole service on this database, not started yet; ``values`` are settings, by variable
     name.

@@ -13,13 +13,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx2
-import msgspec
 import psycopg
 import uvicorn
 
 from tenantry.app import build_app
 from tenantry.auth.api_keys_store import KeyUse, record_uses
-from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.clock import Timeouts
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
 from tenantry.db.write_behind import WriteBehind
@@ -28,7 +27,7 @@ from tenantry.server.load_shedding import LoadSheddingProtocol
 from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_tokens import DemoUser
 from tests.support import signing
-from tests.support.app import OPERATOR_TOKEN, PEPPER, make_settings
+from tests.support.app import OPERATOR_TOKEN, PATIENT, PEPPER, make_settings
 from tests.support.dashboard_page import Form, Page
 from tests.support.emptying import Empty, emptying
 from tests.support.provider_api import KEY, ProviderServer, running_provider
@@ -52,10 +51,6 @@ NELL: Final = DemoUser("nell", "Nell Noaddress", None)
 _USERS: Final = (OLIVIA, ADAM, MIA, BERTA, NOA, NELL)
 _TENANTS: Final = ((ACME, "Acme", CUSTOMER, OLIVIA), (BETA, "Beta", "cus_beta", BERTA))
 _CLIENT_SECRET: Final = "client-secret-of-the-tests-0123456789"
-_PATIENT: Final = msgspec.structs.replace(
-    DEFAULT_TIMEOUTS, identity_provider=30.0, token_endpoint=30.0
-)
-"""The identity provider runs in the process of the test, beside a browser."""
 _FIREFOX: Final = "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0"
 
 
@@ -275,7 +270,7 @@ def _client(url: str, headers: Mapping[str, str] | None = None) -> httpx2.AsyncC
 
 @asynccontextmanager
 async def started_dashboard(
-    conninfo: str, folder: Path, timeouts: Timeouts = _PATIENT, /, **values: str
+    conninfo: str, folder: Path, timeouts: Timeouts = PATIENT, /, **values: str
 ) -> AsyncIterator[Dashboard]:
     """Run the service on this database with an identity provider in ``folder``; ``values`` are
     settings.
@@ -323,7 +318,7 @@ async def started_dashboard(
 
 @asynccontextmanager
 async def running_dashboard(
-    conninfo: str, folder: Path, timeouts: Timeouts = _PATIENT, /, **values: str
+    conninfo: str, folder: Path, timeouts: Timeouts = PATIENT, /, **values: str
 ) -> AsyncIterator[Dashboard]:
     """Run the same with its tenants, for one use."""
     async with (

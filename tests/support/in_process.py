@@ -18,12 +18,12 @@ from tenantry import wsgi
 from tenantry.asgi import AsgiAuthenticator, RequestPrincipal, TenantryAsgiMiddleware, principal_of
 from tenantry.asgi.fastapi import install, require
 from tenantry.auth.admission import AuthenticationParts
-from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.clock import Timeouts
 from tenantry.db.batcher import Batcher
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tenantry.wsgi.flask import install as install_in_flask
 from tenantry.wsgi.flask import requires
-from tests.support.app import PEPPER, client_of, lifespan
+from tests.support.app import PATIENT, PEPPER, client_of, lifespan
 from tests.support.django_project import SCOPES, django_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID
 from tests.support.principals import as_json
@@ -79,7 +79,7 @@ def values_of(service: Service, **values: str) -> dict[str, str]:
 
 
 def tenantry_of(
-    service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
+    service: Service, timeouts: Timeouts = PATIENT, /, **values: str
 ) -> AsgiAuthenticator:
     """A connection to this service's database; ``values`` are settings."""
     return AsgiAuthenticator.from_values(
@@ -89,7 +89,7 @@ def tenantry_of(
 
 @asynccontextmanager
 async def running_app(
-    kind: str, service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
+    kind: str, service: Service, timeouts: Timeouts = PATIENT, /, **values: str
 ) -> AsyncIterator[AuthenticatedApp]:
     """An app of this kind next to the service; ``values`` are settings of an application
     in-process.
@@ -115,7 +115,7 @@ async def running_app(
 
 
 def threaded_tenantry_of(
-    service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
+    service: Service, timeouts: Timeouts = PATIENT, /, **values: str
 ) -> wsgi.WsgiAuthenticator:
     """The same for an application without an event loop."""
     return wsgi.WsgiAuthenticator.from_values(

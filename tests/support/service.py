@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import httpx2
 
-from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
-from tests.support.app import OPERATOR_TOKEN, running_app
+from tenantry.common.clock import Timeouts
+from tests.support.app import OPERATOR_TOKEN, PATIENT, running_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 
 KEYS: Final = "/api/v1/api-keys"
@@ -190,7 +190,7 @@ by default.
 
 @asynccontextmanager
 async def running_service(
-    conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
+    conninfo: str, timeouts: Timeouts = PATIENT, /, **values: str
 ) -> AsyncIterator[Service]:
     """The service on this database, its clock, and an identity provider; ``values`` are
     settings.

@@ -13,10 +13,10 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import msgspec
 
-from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.clock import Timeouts
 from tenantry.domain.issuers import DIRECTORY
 from tenantry.server.asgi_types import AsgiApp
-from tests.support.app import BASE_URL, OPERATOR_TOKEN, client_of, lifespan, make_app
+from tests.support.app import BASE_URL, OPERATOR_TOKEN, PATIENT, client_of, lifespan, make_app
 from tests.support.emptying import Empty, emptying
 from tests.support.issuer import (
     AUDIENCE,
@@ -229,7 +229,7 @@ def describe_directories(issuer: Issuer) -> None:
 @asynccontextmanager
 async def at_provider(
     conninfo: str,
-    timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    timeouts: Timeouts = PATIENT,
     /,
     base_url: str = BASE_URL,
     directories: Sequence[str] = (),

@@ -4,13 +4,12 @@ import asyncio
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
-from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.db.database import Database
 from tenantry.integrations.oidc.sign_in import MOST_REDEMPTIONS
 from tenantry.jobs.retention import RetentionService
 from tests.integration.dashboard.signing_in import CALLBACK, TOKEN, Browser
 from tests.integration.dashboard.test_sign_in import refused
-from tests.support.app import BASE_URL, client_of, lifespan, make_app
+from tests.support.app import BASE_URL, PATIENT, client_of, lifespan, make_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID
 
 
@@ -58,9 +57,7 @@ async def test_state_works_once_across_processes(browser: Browser) -> None:
         "OIDC_AUDIENCE": AUDIENCE,
         "OIDC_CLIENT_ID": CLIENT_ID,
     }
-    another = make_app(
-        browser.conninfo, browser.clock, DEFAULT_TIMEOUTS, BASE_URL=BASE_URL, **identity
-    )
+    another = make_app(browser.conninfo, browser.clock, PATIENT, BASE_URL=BASE_URL, **identity)
     async with lifespan(another), client_of(another) as client:
         client.cookies.update(pending)
         query = {"code": "a-code", "state": browser.asked["state"], "iss": browser.issuer.url}
