@@ -372,7 +372,7 @@ async def test_the_versions_of_an_epoch_begin_above_all_that_were_lost(
     execute(conninfo, "SELECT setval('outbound_versions', %s)", kept.version)
     await begin_epoch(database)
     published(conninfo, "new")
-    [new] = (await reader.page()).data
+    [new] = (await Reader(reader.feed, kept.id).page()).data
     assert new.org_id == "new"
     assert new.version > lost.version
 
@@ -426,6 +426,25 @@ async def test_a_cursor_beyond_all_transactions_has_expired(reader: Reader, conn
     execute(conninfo, "UPDATE outbound_epochs SET timeline = timeline + 1")
     with pytest.raises(CursorExpiredError):
         await reader.page()
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+async def test_a_cursor_whose_event_was_lost_has_expired(
+    reader: Reader, conninfo: str, by_id: bool
+) -> None:
+    """A backup, or a standby that lacked the last commits, has replaced the database. Its epoch is
+    that of before: only the event is missing.
+    """
+    published(conninfo, "kept")
+    [kept] = (await reader.page()).data
+    published(conninfo, "lost")
+    [lost] = (await reader.page()).data
+    execute(conninfo, "DELETE FROM outbound_events WHERE org_id = 'lost'")
+    execute(conninfo, SAME_FILES_ELSEWHERE)
+    published(conninfo, "after")
+    with pytest.raises(CursorExpiredError):
+        await Reader(reader.feed, lost.id if by_id else reader.cursor).page()
+    assert await Reader(reader.feed, kept.id).orgs() == ["after"]
 
 
 @pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])

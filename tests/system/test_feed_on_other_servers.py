@@ -120,7 +120,7 @@ async def test_a_dump_continues_in_another_cluster(place: Path) -> None:
         dumped = await asyncio.to_thread(original.script, "backup.sh", place)
         assert dumped.returncode == 0, dumped.stderr
         await asyncio.to_thread(publish, original.conninfo, "lost")
-        [_, lost], _ = await read(original.conninfo, cursor)
+        [_, lost], cursor_of_lost = await read(original.conninfo, cursor)
     copy = Cluster(place / "copy", own_binaries())
     with copy.running():
         restored = await asyncio.to_thread(copy.script, "restore.sh", dumped.stdout.strip())
@@ -129,5 +129,7 @@ async def test_a_dump_continues_in_another_cluster(place: Path) -> None:
         [second, third], cursor_of_copy = await read(copy.conninfo, cursor)
         assert [second.org_id, third.org_id] == ["second", "third"]
         assert third.version > lost.version
+        with pytest.raises(CursorExpiredError):
+            await read(copy.conninfo, cursor_of_lost)
     with original.running(), pytest.raises(CursorExpiredError):
         await read(original.conninfo, cursor_of_copy)

@@ -43,6 +43,11 @@ SELECT epoch, purged_xid::text::bigint, purged_version
  ORDER BY epoch DESC
  LIMIT 1
 """
+_REMEMBERED: Final = """
+SELECT EXISTS (SELECT FROM outbound_events WHERE (epoch, xid, version) = (%(epoch)s, %(xid)s::text::xid8, %(version)s))
+    OR EXISTS (SELECT FROM outbound_epochs
+                WHERE epoch = %(epoch)s AND (purged_xid, purged_version) >= (%(xid)s::text::xid8, %(version)s))
+"""
 _PURGED_AFTER: Final = """
 SELECT EXISTS (SELECT FROM outbound_epochs
                 WHERE purged_xid IS NOT NULL
@@ -168,6 +173,13 @@ async def oldest_position(connection: Connection) -> Position:
     """Return the place before all events that are kept."""
     row = await connection.fetch_row(_LAST_PURGED)
     return Position(*row) if row else BEGINNING
+
+
+async def is_remembered(connection: Connection, position: Position) -> bool:
+    """Whether the database has the event of this position, or removed it with age. Else it has lost
+    the event.
+    """
+    return bool(await connection.fetch_value(_REMEMBERED, position._asdict()))
 
 
 async def is_purged_after(connection: Connection, position: Position) -> bool:

@@ -28,7 +28,8 @@ _READS_AT_ONCE: Final = 2
 _SCAN_SECONDS: Final = 2.0
 """How much longer than the wait a read looks for the first event that its filter lets pass."""
 _EXPIRED: Final = (
-    "Events after this cursor were removed, or lost with a database that a backup has replaced. "
+    "Events after this cursor were removed, or its own event was lost when a backup or a standby replaced the "
+    "database. "
     "Take a new cursor with after=now, read the objects again, and continue from that cursor."
 )
 _MAX_EPOCH: Final = 2**31
@@ -151,10 +152,14 @@ async def _position(connection: Connection, after: str | None, until: Position) 
 
 
 async def _position_of_cursor(connection: Connection, cursor: _Cursor) -> Position | None:
-    """Return the position of a cursor; None if it is of a history that this database lost."""
+    """Return the position of a cursor; None if this database has lost its epoch, or its event."""
     if await store.token_of(connection, cursor.epoch) != cursor.token:
         return None
-    return Position(cursor.epoch, cursor.xid, cursor.version)
+    position = Position(cursor.epoch, cursor.xid, cursor.version)
+    names_event = position.version > 0
+    if names_event and not await store.is_remembered(connection, position):
+        return None
+    return position
 
 
 def _encode(position: Position, token: str) -> str:
