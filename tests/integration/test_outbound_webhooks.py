@@ -517,6 +517,20 @@ async def test_resending_sends_events_again(sending: Sending, server: WebhookSer
     assert ids(server.received) == [first[0]]
 
 
+async def test_events_of_an_added_type_that_were_passed_over_can_be_resent(
+    sending: Sending, server: WebhookServer
+) -> None:
+    since = sending.clock.now
+    [event] = await sending.publish(event_type="member.added")
+    await sending.send()
+    assert server.received == []
+    wider = [endpoint_at(server.url, types=("tenant.*", "member.*"))]
+    renewed = Sending(sending.database, wider, sending.clock)
+    assert await renewed.webhooks.resend("app", since=since) == 1
+    await renewed.send()
+    assert ids(server.received) == [event]
+
+
 @pytest.mark.parametrize("event", ["evt_1", "evt_", "1", "evt_" + "9" * 40])
 async def test_an_unknown_event_cannot_be_resent(sending: Sending, event: str) -> None:
     with pytest.raises(NotFoundError):
