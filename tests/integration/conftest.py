@@ -1,16 +1,24 @@
 """Fixtures of the tests that run the whole service."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster import make_cluster
 from tests.support.emptying import SharedDatabase, emptying
+from tests.support.guarded_events import forgotten_events
 from tests.support.postgres import PostgresServer
 from tests.support.provider_api import ProviderServer, running_provider
 from tests.support.service import Service, running_service
 from tests.support.truth import Stage, World, running_stage
+
+
+@pytest.fixture(autouse=True)
+def no_forgotten_event(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Fail a test that does not look at the error by which the guard of events ends a request."""
+    yield
+    assert not forgotten_events(caplog.get_records("call"))
 
 
 @pytest.fixture(scope="module")

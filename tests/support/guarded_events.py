@@ -4,6 +4,8 @@ older state.
 They look at the end of each transaction, at the newest event that it wrote of the changed object.
 """
 
+from collections.abc import Iterable
+from logging import LogRecord
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -169,6 +171,16 @@ CREATE CONSTRAINT TRIGGER tests_guard_grants AFTER UPDATE OF folds ON tenants
 async def written_by_test(connection: psycopg.AsyncConnection[Any]) -> None:
     """Let a test write rows itself in the rest of a transaction of the service's."""
     await connection.execute("SET LOCAL tests.writes_rows = 'on'")
+
+
+def forgotten_events(records: Iterable[LogRecord]) -> list[str]:
+    """Return what the triggers found in requests and jobs, whose errors the service has logged."""
+    errors = [record.exc_info[1] for record in records if record.exc_info]
+    return [
+        str(error)
+        for error in errors
+        if isinstance(error, psycopg.errors.RaiseException) and "outbound event" in str(error)
+    ]
 
 
 def guard_events(conninfo: str) -> None:
