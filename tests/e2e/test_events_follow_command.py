@@ -92,6 +92,7 @@ async def test_a_database_that_is_away_is_waited_for(operator: Operator) -> None
         await command.until(org.key.id, "out")
         assert await command.end(signal.SIGINT) == 0
     assert printed(command) == await operator.events()
+    assert command.text["err"] == "The database is unreachable. Waiting for it.\n"
 
 
 async def test_a_closed_pipe_ends_it_quietly(operator: Operator) -> None:

@@ -58,7 +58,7 @@ def follow(*, types: str | None, org_id: str | None, after: str, as_json: bool) 
 
     \b
       tenantry events follow
-      tenantry events follow --types tenant.access_changed,api_key.* --tenant acme
+      tenantry events follow --types 'tenant.*,api_key.revoked' --tenant acme
       tenantry events follow --after oldest --json > changes.ndjson
 
     Exits with 1 if events after CURSOR are not kept any more.
@@ -83,14 +83,18 @@ async def _followed(
 ) -> AsyncIterator[OutboundEvent]:
     """Yield events without an end. Raises `DatabaseUnavailableError` only for the first ones."""
     feed = ChangeFeed(database)
+    is_waiting = False
     page = await feed.read(after, wanted, _AT_ONCE, timedelta())
     while True:
         for event in page.data:
             yield event
         try:
             page = await feed.read(page.next_cursor, wanted, _AT_ONCE, LONGEST_WAIT)
-        except DatabaseUnavailableError as error:
-            say(f"{error.detail} Waiting.")
+            is_waiting = False
+        except DatabaseUnavailableError:
+            if not is_waiting:
+                say("The database is unreachable. Waiting for it.")
+            is_waiting = True
             page = msgspec.structs.replace(page, data=[])
             await asyncio.sleep(_PAUSE_SECONDS)
 

@@ -160,12 +160,17 @@ def resend_webhook(name: str, *, event: str | None, since: datetime | None, as_j
     """
     if event is not None and since is not None:
         raise click.UsageError("Pass either --event or --since.")
-    number = on_database(
-        lambda settings, database: webhook_service(settings, database).resend(
-            name, event=event, since=since
-        )
-    )
+
+    async def resend(settings: Settings, database: Database) -> tuple[int, EndpointState]:
+        service = webhook_service(settings, database)
+        number = await service.resend(name, event=event, since=since)
+        [state] = [each for each in await service.states() if each.name == name]
+        return number, state
+
+    number, state = on_database(resend)
     message = f"{counted(number, 'event')} will be sent to {name}."
+    if state.disabled_at is not None:
+        message = f"{name} is disabled. `tenantry webhooks enable {name}` sends {counted(number, 'event')}."
     report(ResentCount(name, number), message, as_json=as_json)
 
 
@@ -189,7 +194,7 @@ def _endpoint(settings: Settings, name: str) -> WebhookEndpoint:
     for endpoint in settings.billing.catalog.webhooks:
         if endpoint.name == name:
             return endpoint
-    raise CommandError(f"The plan catalog has no webhook {name!r}.", NOT_FOUND)
+    raise CommandError(f"There is no such webhook in the plan catalog: {name!r}.", NOT_FOUND)
 
 
 def _not_accepted(name: str, result: DeliveryResult) -> CommandError:

@@ -280,7 +280,7 @@ class OutboundWebhooks:
 
     def _endpoint(self, name: str) -> WebhookEndpoint:
         if name not in self._by_name:
-            raise NotFoundError(f"The plan catalog has no webhook {name!r}.")
+            raise NotFoundError(f"webhook in the plan catalog: {name!r}")
         return self._by_name[name]
 
     async def _release(self, name: str) -> int:
@@ -300,7 +300,7 @@ class OutboundWebhooks:
                 connection, name, version, self.clock()
             )
         if not is_known:
-            raise NotFoundError(f"The webhook {name!r} has no delivery of {event!r} that is kept.")
+            raise NotFoundError(f"event for the webhook {name!r}: {event!r}")
         return 1
 
     async def _resend_since(self, endpoint: WebhookEndpoint, since: datetime) -> int:
