@@ -35,9 +35,14 @@ class Operator(NamedTuple):
 
     async def events(self) -> list[dict[str, Any]]:
         """All events, as the API shows them."""
-        answer = await self.service.operator.get(EVENTS, limit=100)
-        data: list[dict[str, Any]] = answer.json()["data"]
-        return data
+        events: list[dict[str, Any]] = []
+        after: dict[str, str] = {}
+        while True:
+            page = (await self.service.operator.get(EVENTS, limit=10, **after)).json()
+            if not page["data"]:
+                return events
+            events += page["data"]
+            after = {"after": page["nextCursor"]}
 
 
 @pytest.fixture
