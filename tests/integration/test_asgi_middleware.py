@@ -23,6 +23,7 @@ from tenantry.asgi import (
     optional_principal_of,
     principal_of,
 )
+from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.domain.errors import InsufficientScopeError
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tests.support.app import client_of, lifespan
@@ -497,7 +498,9 @@ async def test_schema_is_checked_later_where_the_database_is_away_at_the_start(
         org = await service.organization()
         await _set_revision(service.conninfo, "0000")
         await link.cut()
-        app = TenantryAsgiMiddleware(answer_caller, tenantry=(tenantry := tenantry_of(service)))
+        app = TenantryAsgiMiddleware(
+            answer_caller, tenantry=(tenantry := tenantry_of(service, DEFAULT_TIMEOUTS))
+        )
         async with tenantry, client_of(app) as client:
             caller = Caller(client, org.owner.credential)
             assert refusal(await caller.get("/")) == (503, "auth_unavailable")

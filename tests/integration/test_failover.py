@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tests.support import events
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.service import KEYS, PROJECTS, TENANTS, Service, refusal, running_service
@@ -49,7 +50,7 @@ async def test_silent_host_does_not_block_the_next_one(
         port=f"{first_link.port},{direct['port']}",
         target_session_attrs="read-write",
     )
-    async with running_service(both) as service:
+    async with running_service(both, DEFAULT_TIMEOUTS) as service:
         org = await service.organization()
         assert (await org.owner.get(PROJECTS)).status_code == 200
         first_link.block()
@@ -99,7 +100,7 @@ async def test_read_only_database_is_unavailable_until_it_accepts_writes(
 
 @pytest.fixture
 async def service_on_link(first_link: DatabaseLink) -> AsyncIterator[tuple[Service, DatabaseLink]]:
-    async with running_service(first_link.conninfo) as service:
+    async with running_service(first_link.conninfo, DEFAULT_TIMEOUTS) as service:
         yield service, first_link
 
 

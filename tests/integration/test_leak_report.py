@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 from tests.support.app import PEPPER
@@ -238,7 +239,10 @@ NO_KEYS: Final = {
 async def cut_off(postgres: PostgresServer) -> AsyncIterator[Service]:
     """The service without its database."""
     with postgres.database() as conninfo:
-        async with database_link(conninfo) as link, running_service(link.conninfo) as service:
+        async with (
+            database_link(conninfo) as link,
+            running_service(link.conninfo, DEFAULT_TIMEOUTS) as service,
+        ):
             await link.cut()
             yield service
 

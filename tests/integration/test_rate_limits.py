@@ -9,6 +9,7 @@ import httpx2
 import psycopg
 import pytest
 
+from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tests.support.app import running_app
 from tests.support.postgres import PostgresServer
 from tests.support.rate_limits import rate_headers, set_plan, tenant_of, write_catalog
@@ -37,14 +38,14 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
 async def service(postgres: PostgresServer, plans: str) -> AsyncIterator[Service]:
     """Shared: each test creates separate tenants, and may move the clock."""
     with postgres.database() as conninfo:
-        async with running_service(conninfo, TENANTRY_PLANS=plans) as service:
+        async with running_service(conninfo, DEFAULT_TIMEOUTS, TENANTRY_PLANS=plans) as service:
             yield service
 
 
 @pytest.fixture
 async def limited_service(conninfo: str, plans: str) -> AsyncIterator[Service]:
     """The same on a database of this test's own."""
-    async with running_service(conninfo, TENANTRY_PLANS=plans) as service:
+    async with running_service(conninfo, DEFAULT_TIMEOUTS, TENANTRY_PLANS=plans) as service:
         yield service
 
 
