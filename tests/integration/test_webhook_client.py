@@ -21,6 +21,7 @@ from tenantry.integrations.webhook_client import (
     WebhookClient,
     parse_retry_after,
 )
+from tests.support.required import skip_or_fail
 from tests.support.smtp import self_signed
 from tests.support.webhook_endpoint import (
     MOST_REPEATED,
@@ -121,7 +122,7 @@ async def test_spellings_reach_this_machine_where_that_is_allowed(host: str) -> 
 @pytest.mark.parametrize("host", ["[::1]", "[::]", "[0:0:0:0:0:0:0:1]", "[::0001]"])
 async def test_no_spelling_of_an_ipv6_address_reaches_this_machine(host: str) -> None:
     if not socket.has_ipv6:
-        pytest.skip("this machine has no IPv6")
+        skip_or_fail("this machine has no IPv6")
     async with running_webhook_server("::1") as server:
         refused = endpoint_at(url_of(server, host), allow_private=False)
         assert (await send(refused)).error == NOT_PUBLIC

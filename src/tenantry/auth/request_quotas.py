@@ -176,8 +176,7 @@ class RequestQuotas:
         shares = {request.use: request.share for request in requests}
         limits = {use: share.limit for use, share in shares.items()}
         returned = _returned(batch, shares)
-        phases = {request.use: request.phase for request in requests}
-        periods, reserved = await self._reserve(shares, phases, waiting, returned, now)
+        periods, reserved = await self._reserve(shares, requests, returned, now)
         # only now: what was not committed must not be used
         for use, share in shares.items():
             share.receive(periods[use], reserved[use], waiting[use], second)
@@ -188,15 +187,16 @@ class RequestQuotas:
     async def _reserve(
         self,
         shares: Mapping[MeteredUse, QuotaShare],
-        phases: Mapping[MeteredUse, AccessPhase],
-        waiting: Mapping[MeteredUse, int],
+        requests: Sequence[_Request],
         returned: Sequence[Addition],
         now: datetime,
     ) -> tuple[dict[MeteredUse, UsagePeriod], dict[MeteredUse, int]]:
-        """Take what is ``returned`` from the counters, add what each share needs for the requests
-        that wait, and commit. Return the periods, and what was added.
+        """Take what is ``returned`` from the counters, add what each share needs for the
+        ``requests`` that wait, and commit. Return the periods, and what was added.
         """
         second = int(now.timestamp())
+        waiting = Counter(request.use for request in requests)
+        phases = {request.use: request.phase for request in requests}
         limits = {use: share.limit for use, share in shares.items()}
         async with self._lane.use() as connection:
             periods = await periods_of(connection, dict.fromkeys(shares, self._feature), now)
