@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Final, cast
 
 import httpx2
@@ -30,9 +30,9 @@ from tenantry.api.auth import GatewayCheck
 from tenantry.api.billing import PLANS_PATH
 from tenantry.api.events import waits_for_changes
 from tenantry.api.guards import Access
-from tenantry.api.openapi import openapi_route
+from tenantry.api.openapi import openapi_document, show_openapi
 from tenantry.api.projects import ProjectList
-from tenantry.api.reference import reference_route
+from tenantry.api.reference import reference_page, show_reference
 from tenantry.api.routes import api_routes
 from tenantry.api.services import UseCases
 from tenantry.api.webhooks import WebhookReceiver
@@ -66,7 +66,7 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_cloc
 from tenantry.common.tracing import Tracing, is_installed
 from tenantry.dashboard.billing import waits_for_provider
 from tenantry.dashboard.events import is_stream
-from tenantry.dashboard.routes import Dashboard
+from tenantry.dashboard.routes import Dashboard, before_page_of, dashboard_routes, page_of
 from tenantry.dashboard.sign_in import CALLBACK
 from tenantry.db.batcher import GATHER_SECONDS, BatchMetrics
 from tenantry.db.database import Database
@@ -100,9 +100,11 @@ from tenantry.server.caching import CallerVary
 from tenantry.server.client_limits import ClientLimits
 from tenantry.server.cors import CorsPolicy
 from tenantry.server.dispatch import Dispatcher, HotRoutes
-from tenantry.server.health import health_routes
+from tenantry.server.health import HEALTH_ROUTES, HealthState
 from tenantry.server.metrics import Metrics
+from tenantry.server.page_assets import show_asset
 from tenantry.server.request_log import LoggingDispatcher
+from tenantry.server.service_app import ServiceApp
 from tenantry.server.shutdown import Shutdown
 from tenantry.settings import Settings
 
@@ -139,7 +141,7 @@ def build_app(
     shutdown = Shutdown(on_drain=parts.end_jobs, on_close=services.end_streams)
     return _dispatcher_class(parts)(
         hot_routes(parts),
-        litestar_app(parts, dashboard, shutdown),
+        service_app(parts, dashboard, shutdown),
         parts.base.metrics,
         throttled=lambda: parts.admission.throttle.waiting,
         no_deadline=_waits_for_others,
@@ -176,15 +178,26 @@ def cors_policy(settings: Settings) -> CorsPolicy | None:
     )
 
 
-def litestar_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> AsgiApp:
+@cache
+def litestar_routes() -> Litestar:
+    """All routes but the hot ones, registered once a process: that takes half a second."""
+    return build_api(
+        [
+            *HEALTH_ROUTES,
+            *api_routes(),
+            show_openapi,
+            show_reference,
+            show_asset,
+            dashboard_routes(),
+        ],
+        page_of=page_of,
+        before_refusal=[before_page_of],
+    )
+
+
+def service_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> ServiceApp:
     """The application that answers every route but the hot ones."""
     settings = parts.base.settings
-
-    @asynccontextmanager
-    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
-        async with parts.running(with_jobs=settings.run_jobs):
-            yield
-
     access = Access(
         parts.admission,
         parts.authentication.authenticator,
@@ -192,32 +205,24 @@ def litestar_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> As
         parts.email_of_token,
         settings.public_plans,
     )
-    routes = [
-        *health_routes(
-            [parts.check_database, parts.check_identity],
-            parts.base.metrics,
-            parts.read_database_metrics,
-            shutdown,
-        ),
-        *api_routes(),
-        openapi_route(settings.base_url, settings.credentials, settings.branding),
-        reference_route(
-            settings.base_url,
-            dashboard.assets,
-            settings.credentials,
-            settings.branding,
-        ),
-        *dashboard.routes(),
-    ]
-    state = {"access": access, "services": parts.services, "pages": dashboard.components}
-    app = build_api(
-        routes,
-        state,
-        [lifespan],
-        page_of=dashboard.page_of,
-        before_refusal=[dashboard.before_page_of],
+    health = HealthState(
+        [parts.check_database, parts.check_identity],
+        parts.base.metrics,
+        parts.read_database_metrics,
+        shutdown,
     )
-    return cast("AsgiApp", app)
+    deployment = (settings.credentials, settings.branding)
+    state = {
+        "access": access,
+        "services": parts.services,
+        "pages": dashboard.components,
+        "assets": dashboard.assets,
+        "health": health,
+        "openapi": openapi_document(settings.base_url, *deployment),
+        "reference": reference_page(settings.base_url, dashboard.assets, *deployment),
+    }
+    lifespan = parts.running(with_jobs=settings.run_jobs)
+    return ServiceApp(cast("AsgiApp", litestar_routes()), state, lifespan)
 
 
 def hot_routes(parts: "Parts") -> HotRoutes:

@@ -1,13 +1,12 @@
 """Every route requires a credential, except the few listed here."""
 
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import Final
 
 import pytest
-from litestar import Litestar
 from litestar.routes import HTTPRoute
 
-from tenantry.app import build_app
+from tenantry.app import build_app, litestar_routes
 from tenantry.server.dispatch import Dispatcher
 from tests.support.app import make_settings
 from tests.support.service import PROJECTS, VERIFY, Service, refusal
@@ -37,7 +36,7 @@ def routes() -> Iterator[tuple[str, str]]:
     """Method and path of everything that is answered behind the front, with ``x`` for each
     parameter.
     """
-    for route in cast("Litestar", front()._app).routes:
+    for route in litestar_routes().routes:
         assert isinstance(route, HTTPRoute)
         path = "/".join(
             "x" if part.startswith("{") else part for part in route.path_format.split("/")

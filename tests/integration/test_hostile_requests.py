@@ -3,15 +3,13 @@
 import logging
 import random
 from functools import cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import pytest
-from litestar import Litestar
 from litestar.routes import HTTPRoute
 
-from tenantry.app import build_app
-from tests.support.app import make_settings
+from tenantry.app import litestar_routes
 from tests.support.service import PROJECTS, VERIFY, Caller, Service
 
 REQUESTS: Final = 50
@@ -191,16 +189,10 @@ BODIES: Final = (
 
 
 @cache
-def app() -> Litestar:
-    """The service's framework, not started, for its routes."""
-    return cast("Litestar", build_app(make_settings(), "host=/nowhere")._app)
-
-
-@cache
 def paths(method: str) -> list[str]:
     """Every path that answers this method, with its parameters by name."""
     found = {VERIFY + "{scope}", WEBHOOK, PROJECTS}
-    for route in app().routes:
+    for route in litestar_routes().routes:
         assert isinstance(route, HTTPRoute)
         if method in route.methods:
             found.add(route.path_format)

@@ -2,12 +2,10 @@
 
 from typing import Final, NamedTuple, cast
 
-from litestar import Litestar
 from litestar.routes import HTTPRoute
 
 from tenantry.api.guards import Credential, RouteGuard
-from tenantry.app import build_app
-from tests.support.app import make_settings
+from tenantry.app import litestar_routes
 from tests.support.service import PROJECTS, VERIFY
 
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
@@ -114,6 +112,6 @@ def addresses() -> list[Address]:
 
 
 def _routes() -> list[HTTPRoute]:
-    routes = cast("Litestar", build_app(make_settings(), "host=/nowhere")._app).routes
+    routes = litestar_routes().routes
     assert all(isinstance(route, HTTPRoute) for route in routes)
     return cast("list[HTTPRoute]", routes)

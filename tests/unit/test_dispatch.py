@@ -74,7 +74,7 @@ def dispatcher_of(
 
 
 def routes_of(*routes: HTTPRouteHandler) -> AsgiApp:
-    return cast("AsgiApp", build_api(routes, {}))
+    return cast("AsgiApp", build_api(routes))
 
 
 def counted(dispatcher: Dispatcher) -> str:

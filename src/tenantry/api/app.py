@@ -2,15 +2,13 @@
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final, cast
 
 import msgspec
 from litestar import Litestar, Request, Response, Router
-from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import (
     HTTPException,
@@ -44,7 +42,6 @@ from tenantry.server.repeated_items import MAX_MEMBERS, check_members
 
 API_TITLE: Final = "tenantry"
 _JSON_TYPE: Final = re.compile(r"application/(json|.*\+json)")
-_LIFESPAN = Callable[[Litestar], AbstractAsyncContextManager[None]]
 _PageOf = Callable[[AnyRequest, HTTPException], Response[str] | None]
 _BeforeRefusal = Callable[[Exception, Scope], Awaitable[None]]
 _HTTP_ERRORS: Final = {
@@ -89,13 +86,12 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401  # any typ
 
 def build_api(
     routes: Sequence[HTTPRouteHandler | Router],
-    state: Mapping[str, object],
-    lifespan: Sequence[_LIFESPAN] = (),
     *,
     page_of: _PageOf = lambda _request, _error: None,
     before_refusal: Sequence[_BeforeRefusal] = (),
 ) -> Litestar:
-    """The Litestar application with these routes. ``state`` holds what its requests share.
+    """The Litestar application with these routes. What its handlers use is the ``state`` of a
+    `ServiceApp`.
 
     ``page_of`` returns the page for a request without a route, or None for a problem document.
     Litestar's error handlers are synchronous, so ``before_refusal`` runs before them.
@@ -113,8 +109,6 @@ def build_api(
         },
         exception_handlers=_exception_handlers(page_of),
         after_exception=list(before_refusal),
-        lifespan=list(lifespan),
-        state=State(state),
         before_request=_answer_options,
         request_class=JsonRequest,
         request_max_body_size=MAX_BODY,

@@ -53,6 +53,7 @@ from tenantry.server.asgi_types import (
     Scope,
     header_of,
 )
+from tenantry.server.service_app import state_of
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1)."""
@@ -159,8 +160,8 @@ class Access(msgspec.Struct, frozen=True):
 
 
 def access_of(connection: Connection) -> Access:
-    """Return what the guards of the connection's application use."""
-    access: Access = connection.app.state.access
+    """Return what the guards of the connection's service use."""
+    access: Access = state_of(connection.scope)["access"]
     return access
 
 

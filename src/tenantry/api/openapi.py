@@ -6,7 +6,7 @@ reads a route's credential and scope from its guard, its description from the ha
 and those of fields from the structs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from itertools import chain
@@ -28,6 +28,7 @@ from tenantry.domain.permissions import LIVE_MODE_SCOPES
 from tenantry.server.compression import PublicBody
 from tenantry.server.load_shedding import PREFIX
 from tenantry.server.problems import CODES, CREDENTIAL, MEDIA_TYPE, Problem
+from tenantry.server.service_app import state_of
 
 PATH: Final = "/api/v1/openapi.json"
 REF_PREFIX: Final = "#/components/schemas/"
@@ -149,22 +150,28 @@ def _schemas_of(routes: Sequence["_Route"]) -> tuple[dict[str, Any], dict[str, A
     return dict(zip(types, schemas[1:], strict=True)), components
 
 
-def openapi_route(
-    base_url: str, credentials: CredentialFinder, product: Branding
-) -> HTTPRouteHandler:
-    """The route that serves the document, which is made when a client first asks for it."""
+DocumentOf = Callable[[Litestar], PublicBody]
+"""Returns a document about the routes of the application."""
+
+
+def openapi_document(base_url: str, credentials: CredentialFinder, product: Branding) -> DocumentOf:
+    """Return what makes the document of one service, once: ``openapi`` in the application's
+    state.
+    """
 
     @cache
     def document(app: Litestar) -> PublicBody:
         described = describe(app, base_url, credentials, product)
         return PublicBody.kept(msgspec.json.encode(described))
 
-    @get(PATH, include_in_schema=False, opt={"public": True})
-    async def show_openapi(request: AnyRequest) -> Response[bytes]:
-        accepted = request.headers.get("accept-encoding", "")
-        return document(request.app).response(accepted, {"content-type": "application/json"})
+    return document
 
-    return show_openapi
+
+@get(PATH, include_in_schema=False, opt={"public": True})
+async def show_openapi(request: AnyRequest) -> Response[bytes]:
+    document_of: DocumentOf = state_of(request.scope)["openapi"]
+    accepted = request.headers.get("accept-encoding", "")
+    return document_of(request.app).response(accepted, {"content-type": "application/json"})
 
 
 class _Route(NamedTuple):

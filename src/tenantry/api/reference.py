@@ -12,12 +12,17 @@ from urllib.parse import quote, urlencode
 import msgspec
 from jinja2 import PackageLoader
 from litestar import Litestar, Response, get
-from litestar.handlers import HTTPRouteHandler
 from markupsafe import Markup, escape
 
 from tenantry.api import webhooks
 from tenantry.api.guards import AnyRequest
-from tenantry.api.openapi import CODES_KEY, REF_PREFIX, describe, hand_written_part
+from tenantry.api.openapi import (
+    CODES_KEY,
+    REF_PREFIX,
+    DocumentOf,
+    describe,
+    hand_written_part,
+)
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
 from tenantry.auth.credentials import CredentialFinder
 from tenantry.domain.branding import DEFAULT_BRANDING, Branding
@@ -25,6 +30,7 @@ from tenantry.server.compression import PublicBody
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import CODES
 from tenantry.server.security_headers import PAGE_HEADERS
+from tenantry.server.service_app import state_of
 
 PATH: Final = "/docs"
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"
@@ -50,19 +56,21 @@ _PLACEHOLDERS: Final[Mapping[object, object]] = {
     "boolean": True,
     "object": {},
 }
+_HEADERS: Final = {
+    **PAGE_HEADERS,
+    "Cache-Control": "public, max-age=300",
+    "Content-Type": "text/html; charset=utf-8",
+}
 
 Schema = Mapping[str, Any]
 
 
-def reference_route(
+def reference_page(
     base_url: str, assets: PageAssets, credentials: CredentialFinder, product: Branding
-) -> HTTPRouteHandler:
-    """The route of the reference page, which is rendered when a client first asks for it."""
-    headers = {
-        **PAGE_HEADERS,
-        "Cache-Control": "public, max-age=300",
-        "Content-Type": "text/html; charset=utf-8",
-    }
+) -> DocumentOf:
+    """Return what renders the reference page of one service, once: ``reference`` in the
+    application's state.
+    """
 
     @cache
     def page(app: Litestar) -> PublicBody:
@@ -70,12 +78,14 @@ def reference_route(
         text = render(document, base_url, assets.address, credentials, product)
         return PublicBody.kept(text.encode())
 
-    @get(PATH, include_in_schema=False, opt={"public": True})
-    async def show_reference(request: AnyRequest) -> Response[bytes]:
-        accepted = request.headers.get("accept-encoding", "")
-        return page(request.app).response(accepted, headers)
+    return page
 
-    return show_reference
+
+@get(PATH, include_in_schema=False, opt={"public": True})
+async def show_reference(request: AnyRequest) -> Response[bytes]:
+    page_of: DocumentOf = state_of(request.scope)["reference"]
+    accepted = request.headers.get("accept-encoding", "")
+    return page_of(request.app).response(accepted, _HEADERS)
 
 
 def render(

@@ -38,6 +38,7 @@ from tenantry.common.clock import Clock
 from tenantry.domain.plans import Catalog
 from tenantry.integrations.oidc.sign_in import SignIn
 from tenantry.outbound.feed import ChangeFeed
+from tenantry.server.service_app import state_of
 
 
 class UseCases(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +89,6 @@ Services = NamedDependency[UseCases]
 
 
 def current_services(request: AnyRequest) -> UseCases:
-    """Return the use cases of the request's application."""
-    services: UseCases = request.app.state.services
+    """Return the use cases of the request's service."""
+    services: UseCases = state_of(request.scope)["services"]
     return services

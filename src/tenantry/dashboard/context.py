@@ -35,6 +35,7 @@ from tenantry.domain.prices import format_amount, period_words
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import RETRY_AFTER, STATUSES
 from tenantry.server.security_headers import PAGE_HEADERS
+from tenantry.server.service_app import state_of
 
 Choice = TypeVar("Choice", bound=StrEnum)
 Arguments = ParamSpec("Arguments")
@@ -151,12 +152,18 @@ class PageComponents(msgspec.Struct, frozen=True):
     renderer: Renderer
 
 
+def page_components(request: AnyRequest) -> PageComponents:
+    """Return the page components of the request's service."""
+    components: PageComponents = state_of(request.scope)["pages"]
+    return components
+
+
 class PageContext:
     """One request for a page."""
 
     def __init__(self, request: AnyRequest) -> None:
         self.request = request
-        components: PageComponents = request.app.state.pages
+        components = page_components(request)
         self.services = components.services
         self.cookies = components.cookies
         self.sessions = components.sessions

@@ -28,6 +28,7 @@ from tenantry.domain.roles import MEMBER, Role
 from tenantry.domain.scopes import covers
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.server.asgi_types import CALLER, IS_HEAD
+from tenantry.server.service_app import state_of
 
 ORGS: Final = "/orgs"
 ORG: Final = ORGS + "/{org_id:str}"
@@ -282,7 +283,7 @@ class _PageGuard(RouteGuard):
         self._follows_form = follows_form
 
     async def authorize(self, connection: Connection) -> None:
-        sessions: SessionGuard = connection.app.state.pages.sessions
+        sessions: SessionGuard = state_of(connection.scope)["pages"].sessions
         try:
             user = await sessions.authenticate(
                 connection,

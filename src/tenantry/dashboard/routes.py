@@ -1,9 +1,11 @@
 """All routes of the dashboard."""
 
-from litestar import Request, Router
+from collections.abc import Callable
+from typing import Any
+
+from litestar import Request, Response, Router
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, ValidationException
-from litestar.handlers import HTTPRouteHandler
 from litestar.types import Scope
 
 from tenantry.api.guards import AnyRequest
@@ -28,7 +30,12 @@ from tenantry.dashboard import (
     search,
     sign_in,
 )
-from tenantry.dashboard.context import PageComponents, PageContext, Renderer
+from tenantry.dashboard.context import (
+    PageComponents,
+    PageContext,
+    Renderer,
+    page_components,
+)
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.error_pages import ErrorPages, is_unrouted_page
 from tenantry.dashboard.labels import ShownCatalog, role_names
@@ -56,7 +63,7 @@ _MODULES = (
 
 
 class Dashboard:
-    """The dashboard: its routes, and the error pages of requests without a route."""
+    """What the pages of one service use, and the error pages of requests without a route."""
 
     def __init__(
         self,
@@ -91,36 +98,54 @@ class Dashboard:
             services.tenants.tenants_per_user,
         )
         self.components = PageComponents(services, cookies, sessions, renderer)
-        self._errors = ErrorPages(renderer)
         self.assets = renderer.assets
-        self.page_of = self._errors.page_of
-        self.raw_page_of = self._errors.raw_page_of
+        self.raw_page_of = ErrorPages(renderer).raw_page_of
 
-    async def before_page_of(self, error: Exception, scope: Scope) -> None:
-        """Look up the user for `page_of`, which cannot await."""
-        request: AnyRequest = Request(scope)
-        if is_unrouted_page(request, error):
-            await self.components.sessions.recognize(request)
 
-    def routes(self) -> list[HTTPRouteHandler | Router]:
-        """Return the routes."""
-        errors = self._errors
-        router = Router(
-            "/",
-            route_handlers=handlers_of(_MODULES),
-            include_in_schema=False,
-            before_request=guards.check_form,
-            dependencies={"ctx": Provide(PageContext, sync_to_thread=False)},
-            exception_handlers={
-                guards.NotSignedInError: errors.not_signed_in,
-                guards.StaleSignInError: errors.stale_sign_in,
-                guards.RoleTooLowError: errors.role_too_low,
-                guards.CsrfError: errors.csrf,
-                IdempotencyReplayError: api_keys.repeated_form,
-                DomainError: errors.domain_error,
-                HTTPException: errors.http_error,
-                ValidationException: errors.invalid_address,
-                Exception: errors.internal_error,
-            },
-        )
-        return [router, self.assets.route()]
+def page_of(request: AnyRequest, error: HTTPException) -> Response[str] | None:
+    """Return the page of a request that no route answers; None for programs."""
+    return _error_pages(request).page_of(request, error)
+
+
+async def before_page_of(error: Exception, scope: Scope) -> None:
+    """Look up the user for `page_of`, which cannot await."""
+    request: AnyRequest = Request(scope)
+    if is_unrouted_page(request, error):
+        await page_components(request).sessions.recognize(request)
+
+
+def dashboard_routes() -> Router:
+    """Return the routes of all pages."""
+    return Router(
+        "/",
+        route_handlers=handlers_of(_MODULES),
+        include_in_schema=False,
+        before_request=guards.check_form,
+        dependencies={"ctx": Provide(PageContext, sync_to_thread=False)},
+        exception_handlers={
+            guards.NotSignedInError: _by(ErrorPages.not_signed_in),
+            guards.StaleSignInError: _by(ErrorPages.stale_sign_in),
+            guards.RoleTooLowError: _by(ErrorPages.role_too_low),
+            guards.CsrfError: _by(ErrorPages.csrf),
+            IdempotencyReplayError: api_keys.repeated_form,
+            DomainError: _by(ErrorPages.domain_error),
+            HTTPException: _by(ErrorPages.http_error),
+            ValidationException: _by(ErrorPages.invalid_address),
+            Exception: _by(ErrorPages.internal_error),
+        },
+    )
+
+
+def _by(
+    method: Callable[[ErrorPages, AnyRequest, Any], Response[str]],
+) -> Callable[[AnyRequest, Any], Response[str]]:
+    """Return the exception handler that calls this method of the service's error pages."""
+
+    def answer(request: AnyRequest, error: Exception) -> Response[str]:
+        return method(_error_pages(request), request, error)
+
+    return answer
+
+
+def _error_pages(request: AnyRequest) -> ErrorPages:
+    return ErrorPages(page_components(request).renderer)

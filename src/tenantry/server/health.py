@@ -5,13 +5,13 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import Request, Response, get
-from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from prometheus_client import Metric
 
 from tenantry.common.encoding import doc
 from tenantry.server.compression import PublicBody
 from tenantry.server.metrics import Metrics, render_known
+from tenantry.server.service_app import state_of
 from tenantry.server.shutdown import Shutdown
 
 Check = Callable[[], Awaitable[str | None]]  # returns the problem, or None
@@ -31,48 +31,61 @@ class Health(msgspec.Struct, frozen=True, rename="camel"):
     waiting_for: Annotated[list[str], doc("What is not ready yet.", [])] = []
 
 
-def health_routes(
-    checks: Sequence[Check], metrics: Metrics, read_metrics: ReadDatabaseMetrics, shutdown: Shutdown
-) -> Sequence[HTTPRouteHandler]:
-    @get("/healthz", summary="Liveness", opt={"public": True})
-    async def healthz() -> Health:
-        """Report whether the process is alive. It checks nothing else."""
-        return Health("ok")
+class HealthState(msgspec.Struct, frozen=True):
+    """What health checks and metrics of one service read: ``health`` in the application's state."""
 
-    @get(
-        "/readyz",
-        summary="Readiness",
-        opt={"public": True},
-        responses={
-            503: ResponseSpec(Health, description="Not ready: `waitingFor` has the reasons.")
-        },
+    checks: Sequence[Check]
+    metrics: Metrics
+    read_metrics: ReadDatabaseMetrics
+    shutdown: Shutdown
+
+
+def _health_of(request: Request[Any, Any, Any]) -> HealthState:
+    health: HealthState = state_of(request.scope)["health"]
+    return health
+
+
+@get("/healthz", summary="Liveness", opt={"public": True})
+async def healthz() -> Health:
+    """Report whether the process is alive. It checks nothing else."""
+    return Health("ok")
+
+
+@get(
+    "/readyz",
+    summary="Readiness",
+    opt={"public": True},
+    responses={503: ResponseSpec(Health, description="Not ready: `waitingFor` has the reasons.")},
+)
+async def readyz(request: Request[Any, Any, Any]) -> Response[Health]:
+    """Report whether the service can answer requests:
+
+    the database is available with a current schema, and the identity provider's keys were
+    requested.
+    """
+    service = _health_of(request)
+    is_draining = service.shutdown.is_draining
+    problems = (
+        [] if is_draining else [problem for check in service.checks if (problem := await check())]
     )
-    async def readyz() -> Response[Health]:
-        """Report whether the service can answer requests:
+    if not is_draining and not problems:
+        return Response(Health("ok"))
+    health = Health("draining" if is_draining else "not ready", problems)
+    return Response(health, status_code=503, headers={"Retry-After": "1"})
 
-        the database is available with a current schema, and the identity provider's keys were
-        requested.
-        """
-        problems = (
-            []
-            if shutdown.is_draining
-            else [problem for check in checks if (problem := await check())]
-        )
-        if not shutdown.is_draining and not problems:
-            return Response(Health("ok"))
-        health = Health("draining" if shutdown.is_draining else "not ready", problems)
-        return Response(health, status_code=503, headers={"Retry-After": "1"})
 
-    @get(
-        "/metrics",
-        include_in_schema=False,
-        media_type="text/plain",
-        opt={"public": True},
-    )
-    async def show_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
-        known = render_known(await read_metrics())
-        accepted = request.headers.get("accept-encoding", "")
-        body = PublicBody.for_once(metrics.render() + known)
-        return body.response(accepted, {"content-type": _METRICS_TYPE})
+@get(
+    "/metrics",
+    include_in_schema=False,
+    media_type="text/plain",
+    opt={"public": True},
+)
+async def show_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+    service = _health_of(request)
+    known = render_known(await service.read_metrics())
+    accepted = request.headers.get("accept-encoding", "")
+    body = PublicBody.for_once(service.metrics.render() + known)
+    return body.response(accepted, {"content-type": _METRICS_TYPE})
 
-    return [healthz, readyz, show_metrics]
+
+HEALTH_ROUTES: Final = (healthz, readyz, show_metrics)

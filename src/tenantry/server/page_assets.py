@@ -8,11 +8,11 @@ from typing import Any, Final
 from jinja2 import BaseLoader, Environment, StrictUndefined
 from litestar import Request, Response, get
 from litestar.exceptions import NotFoundException
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from tenantry.server.compression import PublicBody
 from tenantry.server.security_headers import ASSET_HEADERS
+from tenantry.server.service_app import state_of
 
 ASSETS: Final = "/assets"
 _DIGEST_LENGTH: Final = 12
@@ -37,7 +37,8 @@ def page_templates(loader: BaseLoader) -> Environment:
 
 
 class PageAssets:
-    """The files of one folder, served at ``address``, which changes with their content.
+    """The files of one folder, served at ``address``, which changes with their content: ``assets``
+    in the application's state.
 
     ``more`` are further files, by name.
     """
@@ -52,22 +53,25 @@ class PageAssets:
         self._bodies = {name: PublicBody.kept(content) for name, content in files.items()}
         self.address = f"{ASSETS}/{digest}"
 
-    def route(self) -> HTTPRouteHandler:
-        """Return the route of the files. An outdated address answers with the current file, not to
+    def response(self, digest: str, name: str, accepted: str) -> Response[bytes]:
+        """Return the answer with a file. An outdated address answers with the current file, not to
         be cached.
+
+        ``accepted`` is the request's ``Accept-Encoding``. Raises `NotFoundException`.
         """
+        body = self._bodies.get(name)
+        if body is None:
+            raise NotFoundException
+        is_current = self.address == f"{ASSETS}/{digest}"
+        caching = f"public, max-age={_ONE_YEAR}, immutable" if is_current else "no-store"
+        media_type = _MEDIA_TYPES[name[name.rindex(".") :]]
+        headers = {**ASSET_HEADERS, "Cache-Control": caching, "Content-Type": media_type}
+        return body.response(accepted, headers)
 
-        @get(f"{ASSETS}/{{digest:str}}/{{name:str}}", include_in_schema=False, opt={"public": True})
-        async def show_asset(
-            request: Request[Any, Any, Any], digest: FromPath[str], name: FromPath[str]
-        ) -> Response[bytes]:
-            body = self._bodies.get(name)
-            if body is None:
-                raise NotFoundException
-            is_current = self.address == f"{ASSETS}/{digest}"
-            caching = f"public, max-age={_ONE_YEAR}, immutable" if is_current else "no-store"
-            media_type = _MEDIA_TYPES[name[name.rindex(".") :]]
-            headers = {**ASSET_HEADERS, "Cache-Control": caching, "Content-Type": media_type}
-            return body.response(request.headers.get("accept-encoding", ""), headers)
 
-        return show_asset
+@get(f"{ASSETS}/{{digest:str}}/{{name:str}}", include_in_schema=False, opt={"public": True})
+async def show_asset(
+    request: Request[Any, Any, Any], digest: FromPath[str], name: FromPath[str]
+) -> Response[bytes]:
+    assets: PageAssets = state_of(request.scope)["assets"]
+    return assets.response(digest, name, request.headers.get("accept-encoding", ""))
