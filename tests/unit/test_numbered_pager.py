@@ -3,7 +3,6 @@
 from typing import Final
 
 import msgspec
-from jinja2 import PackageLoader
 
 from tenantry.db.numbered_pages import NumberedPage
 from tenantry.domain.plans import Count
@@ -24,7 +23,7 @@ _MIDDLE: Final = NumberedPage(
 
 
 def _rendered(page: NumberedPage[int]) -> str:
-    environment = page_templates(PackageLoader("tenantry.dashboard"))
+    environment = page_templates("tenantry.dashboard")
     environment.filters["time"] = str
     return " ".join(environment.from_string(_TEMPLATE).render(page=page).split())
 

@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pytest
-from jinja2 import PackageLoader
 
 from tenantry.dashboard.labels import distance_text, labels, show_distance
 from tenantry.server.page_assets import page_templates
@@ -13,7 +12,7 @@ _NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def _render(template: str, **values: object) -> str:
-    environment = page_templates(PackageLoader("tenantry.dashboard"))
+    environment = page_templates("tenantry.dashboard")
     environment.filters["distance"] = show_distance
     environment.globals["labels"] = labels()
     names = {

@@ -10,7 +10,6 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
-from jinja2 import PackageLoader
 from litestar import Litestar, Response, get
 from markupsafe import Markup, escape
 
@@ -98,7 +97,7 @@ def render(
     """The page of this OpenAPI document; ``assets`` is the address of its style sheets and its
     script.
     """
-    environment = page_templates(PackageLoader(str(__package__)))
+    environment = page_templates(str(__package__))
     environment.filters.update(prose=prose, slug=slug, pretty=pretty)
     return environment.get_template("reference.html").render(
         contents(document),

@@ -12,7 +12,6 @@ from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from jinja2 import PackageLoader
 from litestar import MediaType, Response
 from litestar.di import NamedDependency
 from litestar.response import Stream
@@ -55,7 +54,7 @@ class Renderer:
         """``names`` are further variables of all templates."""
         self.assets = PageAssets(resources.files(__package__) / "assets", _files_of(product))
         self._cookies = cookies
-        self._templates = page_templates(PackageLoader(str(__package__)))
+        self._templates = page_templates(str(__package__))
         self._templates.filters.update(
             time=labels.show_time,
             second=partial(labels.show_time, text="%b %Y, %H:%M:%S UTC", attribute="data-seconds"),

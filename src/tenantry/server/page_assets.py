@@ -1,11 +1,16 @@
 """Templates and static files of HTML pages."""
 
 import hashlib
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib import resources
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import BaseLoader, Environment, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from litestar import Request, Response, get
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
@@ -25,10 +30,24 @@ _MEDIA_TYPES: Final = {
 }
 
 
-def page_templates(loader: BaseLoader) -> Environment:
-    """Make an environment that escapes all values and raises for undefined ones."""
+class _CompiledTemplates(FileSystemBytecodeCache):
+    """Keeps compiled templates as Python keeps compiled modules, where it may write them."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if not sys.dont_write_bytecode:
+            with suppress(OSError):
+                Path(self.directory).mkdir(exist_ok=True)
+                super().dump_bytecode(bucket)
+
+
+def page_templates(package: str) -> Environment:
+    """Make an environment of the package's templates that escapes all values and raises for
+    undefined ones.
+    """
+    compiled = resources.files(package) / "__pycache__"
     return Environment(
-        loader=loader,
+        loader=PackageLoader(package),
+        bytecode_cache=_CompiledTemplates(str(compiled)),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
