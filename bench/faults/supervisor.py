@@ -37,10 +37,9 @@ class ProcessSupervisor:
             return []
         try:
             first = psutil.Process(process.pid)
-            return [
-                first,
-                *(child for child in first.children() if "spawn_main" in " ".join(child.cmdline())),
-            ]
+            # the forks of its fork server
+            servers = [fork for child in first.children() for fork in child.children()]
+            return [first, *servers]
         except psutil.NoSuchProcess:
             return []
 

@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from typing import Final
 
 import click
@@ -50,7 +50,7 @@ _NOT_GRANTED: Final = (
     "DATABASE_URL: its role may not run the service yet. "
     "As the owner run `tenantry migrate --grant-to`."
 )
-_SPAWN: Final = multiprocessing.get_context("spawn")
+_FORK_SERVER: Final = multiprocessing.get_context("forkserver")
 
 logger = logging.getLogger(__name__)
 
@@ -376,16 +376,18 @@ def _await_ready(url: str, on_ready: Callable[[], None]) -> None:
 class Supervisor:
     """Runs WORKERS server processes on one socket until SIGTERM or SIGINT, which it passes on.
 
-    Restarts a process that ends unexpectedly, unless it could not start. Processes accept
-    connections for DRAIN_SECONDS after SIGTERM; then the supervisor, which knows that all of them
-    end, makes the kernel refuse new ones. A second signal kills the remaining processes.
+    The processes are forks of one that has imported the service, which takes longer than all else
+    of a start. Restarts a process that ends unexpectedly, unless it could not start. Processes
+    accept connections for DRAIN_SECONDS after SIGTERM; then the supervisor, which knows that all of
+    them end, makes the kernel refuse new ones. A second signal kills the remaining processes.
     """
 
     def __init__(self, settings: Settings, bound: socket.socket) -> None:
         self._settings = settings
         self._bound = bound
-        self._processes: dict[int, SpawnProcess] = {}
-        self._connections = _SPAWN.RawArray("i", [NOT_ACCEPTING] * settings.workers)
+        _FORK_SERVER.set_forkserver_preload(["tenantry.cli.preloaded"])
+        self._processes: dict[int, ForkServerProcess] = {}
+        self._connections = _FORK_SERVER.RawArray("i", [NOT_ACCEPTING] * settings.workers)
         self._is_ending = False
         self._is_signaled = False
         self._refuses_at: float | None = None
@@ -419,8 +421,8 @@ class Supervisor:
                     self._handle(number)
 
     def _start(self, number: int) -> None:
-        siblings = Siblings(os.getpid(), self._connections, number)
-        process = _SPAWN.Process(target=_serve_supervised, args=(self._bound, siblings))
+        siblings = Siblings(self._connections, number)
+        process = _FORK_SERVER.Process(target=_serve_supervised, args=(self._bound, siblings))
         process.start()
         self._processes[number] = process
 
