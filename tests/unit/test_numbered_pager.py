@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from tenantry.dashboard.context import TEMPLATES
 from tenantry.db.numbered_pages import NumberedPage
 from tenantry.domain.plans import Count
 from tenantry.server.page_assets import page_templates
@@ -23,7 +24,7 @@ _MIDDLE: Final = NumberedPage(
 
 
 def _rendered(page: NumberedPage[int]) -> str:
-    environment = page_templates("tenantry.dashboard")
+    environment = page_templates(TEMPLATES)
     environment.filters["time"] = str
     return " ".join(environment.from_string(_TEMPLATE).render(page=page).split())
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from tenantry.dashboard.context import TEMPLATES
 from tenantry.dashboard.labels import distance_text, labels, show_distance
 from tenantry.server.page_assets import page_templates
 
@@ -12,7 +13,7 @@ _NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def _render(template: str, **values: object) -> str:
-    environment = page_templates("tenantry.dashboard")
+    environment = page_templates(TEMPLATES)
     environment.filters["distance"] = show_distance
     environment.globals["labels"] = labels()
     names = {

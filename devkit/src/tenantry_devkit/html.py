@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from jinja2 import FileSystemLoader
 from litestar import MediaType, Response
 
 from tenantry.server.page_assets import page_templates
@@ -25,7 +24,7 @@ class Pages:
     """Renders the templates in a folder, with escaping, as responses."""
 
     def __init__(self, folder: Path) -> None:
-        self.templates = page_templates(FileSystemLoader([folder, _SHARED_PAGES]))
+        self.templates = page_templates(folder, _SHARED_PAGES)
         self._folder = folder
 
     def page(

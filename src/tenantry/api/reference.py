@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -97,7 +98,7 @@ def render(
     """The page of this OpenAPI document; ``assets`` is the address of its style sheets and its
     script.
     """
-    environment = page_templates(str(__package__))
+    environment = page_templates(Path(__file__).parent / "templates")
     environment.filters.update(prose=prose, slug=slug, pretty=pretty)
     return environment.get_template("reference.html").render(
         contents(document),

@@ -8,6 +8,7 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import partial, wraps
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
@@ -36,6 +37,8 @@ from tenantry.server.problems import RETRY_AFTER, STATUSES
 from tenantry.server.security_headers import PAGE_HEADERS
 from tenantry.server.service_app import state_of
 
+TEMPLATES: Final = Path(__file__).parent / "templates"
+
 Choice = TypeVar("Choice", bound=StrEnum)
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -54,7 +57,7 @@ class Renderer:
         """``names`` are further variables of all templates."""
         self.assets = PageAssets(resources.files(__package__) / "assets", _files_of(product))
         self._cookies = cookies
-        self._templates = page_templates(str(__package__))
+        self._templates = page_templates(TEMPLATES)
         self._templates.filters.update(
             time=labels.show_time,
             second=partial(labels.show_time, text="%b %Y, %H:%M:%S UTC", attribute="data-seconds"),

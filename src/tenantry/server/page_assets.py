@@ -4,12 +4,11 @@ import hashlib
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
 from litestar import Request, Response, get
 from litestar.exceptions import NotFoundException
@@ -40,14 +39,13 @@ class _CompiledTemplates(FileSystemBytecodeCache):
                 super().dump_bytecode(bucket)
 
 
-def page_templates(package: str) -> Environment:
-    """Make an environment of the package's templates that escapes all values and raises for
+def page_templates(*folders: Path) -> Environment:
+    """Make an environment of the templates in these folders that escapes all values and raises for
     undefined ones.
     """
-    compiled = resources.files(package) / "__pycache__"
     return Environment(
-        loader=PackageLoader(package),
-        bytecode_cache=_CompiledTemplates(str(compiled)),
+        loader=FileSystemLoader(folders),
+        bytecode_cache=_CompiledTemplates(str(folders[0].parent / "__pycache__")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
