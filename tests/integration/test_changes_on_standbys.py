@@ -11,7 +11,7 @@ import pytest
 
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.standby_store import register_standby
+from tenantry.db.standby_store import read_position, register_standby
 from tenantry.db.standby_waits import CommittedChange, commit_change
 from tenantry.domain.standby_checks import CHANGE_WAIT
 from tests.support import events
@@ -64,14 +64,45 @@ async def count(conninfo: str, table: LiteralString) -> int:
         return await connection.fetch_count(f"SELECT count(*) FROM {table}")  # noqa: S608
 
 
-async def test_change_waits_for_no_standby_where_none_is_registered(
-    conninfo: str, database: Database
-) -> None:
-    await register(conninfo, "expired", seconds=-1)
+async def test_change_waits_for_no_standby_where_none_is_registered(database: Database) -> None:
     async with database.transaction(ACME) as connection:
         change = await committed(connection)
     assert change.standbys == ()
     assert await database.standby_waits.wait(change)
+
+
+async def test_expired_registrations_are_waited_for_once_and_removed(
+    conninfo: str, database: Database
+) -> None:
+    """A step of the primary's clock makes a registration look expired, or valid for too long."""
+    for name, seconds in {"past": -1, "future": 3600, "extended": -1, "valid": 60}.items():
+        await register(conninfo, name, seconds=seconds)
+    async with database.transaction(ACME) as connection:
+        change = await committed(connection)
+    assert set(change.standbys or ()) == {"past", "future", "extended", "valid"}
+    waiting = asyncio.create_task(database.standby_waits.wait(change))
+    async with await Connection.connect(conninfo, autocommit=True) as connection:
+        ended = "SELECT name FROM check_standbys WHERE expires_at IS NULL"
+        while len(await connection.fetch_column(ended)) < 3:
+            assert not waiting.done()
+        await register_standby(connection, "extended")
+        await waiting
+        async with asyncio.timeout(30):
+            while await connection.fetch_column(ended):
+                pass
+        left = await connection.fetch_column("SELECT name FROM check_standbys ORDER BY name")
+    assert left == ["extended", "valid"]
+
+
+async def test_registration_that_was_ended_is_not_shown_with_the_position(conninfo: str) -> None:
+    for name, seconds in {"valid": 60, "expired": -1, "of another timeline": 60}.items():
+        await register(conninfo, name, seconds=seconds, timeline=1 + ("another" in name))
+    async with await Connection.connect(conninfo, autocommit=True) as connection:
+        assert set((await read_position(connection)).registrations) == {"valid", "expired"}
+        await connection.execute("UPDATE check_standbys SET expires_at = NULL")
+        assert (await read_position(connection)).registrations == {}
+        await register_standby(connection, "expired")
+        assert set((await read_position(connection)).registrations) == {"expired"}
 
 
 async def test_standby_that_is_registered_before_the_commit_is_waited_for(
@@ -89,18 +120,8 @@ async def test_registration_is_flushed_whatever_the_server_is_set_to(conninfo: s
     async with await Connection.connect(conninfo) as connection:
         await connection.execute("SET synchronous_commit = off")
         await connection.commit()
-        row = await register_standby(connection, "near")
-    assert row.timeline == 1
-
-
-async def test_registration_that_is_written_last_expires_last(conninfo: str) -> None:
-    async with (
-        await Connection.connect(conninfo) as early,
-        await Connection.connect(conninfo) as late,
-    ):
-        await early.execute("SELECT 1")  # its transaction begins
-        first = await register_standby(late, "near")
-        assert (await register_standby(early, "near")).expires_at > first.expires_at
+        await register_standby(connection, "near")
+        assert "near" in (await read_position(connection)).registrations
 
 
 async def test_registered_standby_that_is_gone_costs_the_longest_wait(

@@ -206,15 +206,6 @@ async def test_a_killed_process_is_forgotten_after_a_day(
     assert await connection.fetch_column("SELECT id FROM usage_writers") == ["running"]
 
 
-async def test_a_standby_that_no_process_uses_is_forgotten_after_a_day(
-    connection: Connection, retention: RetentionService
-) -> None:
-    for standby, at in (("gone", NOW - DAY), ("used", NOW - DAY + SECOND)):
-        await connection.execute("INSERT INTO check_standbys VALUES (%s, 1, %s)", (standby, at))
-    assert await retention.run() == {"unused standbys": 1}
-    assert await connection.fetch_column("SELECT name FROM check_standbys") == ["used"]
-
-
 async def test_consumption_keys_are_removed_after_a_day(
     connection: Connection, retention: RetentionService
 ) -> None:

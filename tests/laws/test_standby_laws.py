@@ -15,7 +15,6 @@ from tenantry.domain.standby_checks import (
     CheckSource,
     Position,
     Positions,
-    Registration,
     StandbySession,
     StandbyState,
 )
@@ -65,33 +64,17 @@ def _any_history(position: Position, session: StandbySession, state: StandbyStat
 
 
 def _over_a_restart(
-    positions: Positions,
-    session: StandbySession,
-    registration: Registration | None,
-    now: float,
+    positions: Positions, session: StandbySession, name: str, now: float
 ) -> Position | CheckSource:
     earlier = replace(session, connected_at=-math.inf)
-    return rules.position_to_reach(positions, earlier, registration, now)
+    return rules.position_to_reach(positions, earlier, name, now)
 
 
-def _before_the_registration(
-    positions: Positions,
-    session: StandbySession,
-    registration: Registration | None,
-    now: float,
+def _without_a_registration(
+    positions: Positions, session: StandbySession, name: str, now: float
 ) -> Position | CheckSource:
-    earlier = registration and replace(registration, since=-math.inf)
-    return rules.position_to_reach(positions, session, earlier, now)
-
-
-def _with_an_expired_registration(
-    positions: Positions,
-    session: StandbySession,
-    registration: Registration | None,
-    now: float,
-) -> Position | CheckSource:
-    extended = registration and replace(registration, extended_at=now)
-    return rules.position_to_reach(positions, session, extended, now)
+    registered = [replace(position, registrations={name: ""}) for position in positions]
+    return rules.position_to_reach(tuple(registered), session, name, now)
 
 
 MISTAKES = {
@@ -101,10 +84,12 @@ MISTAKES = {
     "a position is kept over a restart of the standby": Protocol(position_to_reach=_over_a_restart),
     "a standby of a former timeline counts": Protocol(answer_counts=_any_history),
     "registrations are read before the commit": Protocol(reads_registrations_early=True),
-    "a position from before the registration counts": Protocol(
-        position_to_reach=_before_the_registration
+    "a position without the registration counts": Protocol(
+        position_to_reach=_without_a_registration
     ),
-    "an expired registration counts": Protocol(position_to_reach=_with_an_expired_registration),
+    "a change does not wait for an expired registration": Protocol(waits_for_expired=False),
+    "a registration is removed at once": Protocol(removes_after_a_wait=False),
+    "a registration is removed that was written again": Protocol(removes_by_version=False),
     "the age is looked at before the last request joins": Protocol(looks_at_age_early=True),
     "a change waits for half a lease": Protocol(
         is_waited_out=lambda committed_at, now: now - committed_at >= rules.LEASE / 2

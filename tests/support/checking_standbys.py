@@ -8,7 +8,7 @@ import psycopg
 
 async def register(conninfo: str, name: str, *, timeline: int = 1, seconds: float = 60) -> None:
     """Register a standby at the primary, as the processes that use it do; negative ``seconds``
-    leave an expired registration.
+    leave a registration that looks expired.
     """
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
         await connection.execute(

@@ -61,6 +61,8 @@ class DatabaseServer:
         self.data = folder / "data"
         self.sockets = folder / "run"
         self.process: subprocess.Popen[bytes] | None = None
+        self.environment: dict[str, str] = {}
+        """Further variables of the server that `start` starts."""
         self._log = folder / "log"
         self._options = options
         self._wal = wal
@@ -132,6 +134,7 @@ class DatabaseServer:
                 stdout=log,
                 stderr=log,
                 cwd="/",
+                env={**os.environ, **self.environment},
                 start_new_session=True,
                 **self._identity(),
             )

@@ -7,6 +7,7 @@ a mistake, which some schedule must then show as a stale check.
 
 import heapq
 import itertools
+import math
 import random
 import sys
 from collections import Counter, deque
@@ -15,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from tenantry.domain import standby_checks as rules
 from tenantry.domain.standby_checks import (
     CheckSource,
     Position,
     Positions,
-    Registration,
     ReplicatingStandby,
     StandbySession,
     StandbyState,
@@ -42,7 +43,7 @@ class Protocol:
     """What processes follow: the product's rules, unless a mistake is put in."""
 
     position_to_reach: Callable[
-        [Positions, StandbySession, Registration | None, float],
+        [Positions, StandbySession, str, float],
         Position | CheckSource,
     ] = rules.position_to_reach
     answer_counts: Callable[[Position, StandbySession, StandbyState], bool] = rules.answer_counts
@@ -56,15 +57,38 @@ class Protocol:
     """Before the last request has joined the batch."""
     reads_registrations_early: bool = False
     """Before the change is committed."""
+    waits_for_expired: bool = True
+    """A change waits also for a standby whose registration has expired by the primary's clock."""
+    removes_after_a_wait: bool = True
+    """When no position counts any more that shows the registration."""
+    removes_by_version: bool = True
+    """And not a registration that was written again since."""
 
 
 class LogRecord(msgspec.Struct, frozen=True):
     """An entry of a server's log; one without fields is a change that no check reads."""
 
     change: int | None = None
-    registered: str | None = None
-    timeline: int = 0
-    expires_at: float = 0.0
+    registration: "RegistrationRow | None" = None
+    removed: str | None = None
+    """The name of a standby whose registration was removed."""
+
+
+class RegistrationRow(msgspec.Struct, frozen=True):
+    """A row of the table of registered standbys; each write gives it another version."""
+
+    name: str
+    timeline: int
+    expires_at: float | None
+    """By the primary's clock; None: it was ended."""
+    version: str
+
+    def is_valid(self, now: float) -> bool:
+        """Whether it has not expired, by the primary's clock."""
+        return (
+            self.expires_at is not None
+            and now <= self.expires_at <= now + rules.REGISTRATION_SECONDS
+        )
 
 
 @dataclass
@@ -91,10 +115,23 @@ class Server:
         self.replayed = len(self.log)
         return self.replayed
 
-    def registrations(self) -> dict[str, LogRecord]:
+    def registrations(self) -> dict[str, RegistrationRow]:
         """Return the table of registered standbys, as a query sees it now."""
-        visible = self.log[: self.replayed]
-        return {record.registered: record for record in visible if record.registered is not None}
+        rows: dict[str, RegistrationRow] = {}
+        for record in self.log[: self.replayed]:
+            if record.removed is not None:
+                rows.pop(record.removed, None)
+            if record.registration is not None:
+                rows[record.registration.name] = record.registration
+        return rows
+
+    def shown_with_position(self) -> dict[str, str]:
+        """Return the versions of the registrations that a primary shows with its position."""
+        return {
+            row.name: row.version
+            for row in self.registrations().values()
+            if row.timeline == self.timeline and row.expires_at is not None
+        }
 
     def crash(self, replayed: int) -> None:
         """Stop at once. It will start with less replayed."""
@@ -117,12 +154,16 @@ class Simulation:
         self.random = random.Random(seed)  # noqa: S311  # the same for the same seed
         self.protocol = protocol
         self.now = 0.0
+        self.clock_ahead = 0.0
+        """By how many seconds the clock of the primary was stepped."""
         self.primary = Server("a", is_primary=True)
         self.standbys = [Server("b"), Server("c")]
         self.confirmed = 0
         """How much of the primary's log was confirmed to a client: a failover keeps it."""
         self.numbers = itertools.count(1)
         """Of changes. One that was lost in a failover keeps its own."""
+        self.versions = itertools.count(1)
+        """Of registrations."""
         self.acknowledged: list[int] = []
         self.sources: Counter[CheckSource] = Counter()
         self.stale: str | None = None
@@ -145,6 +186,14 @@ class Simulation:
         while self.stale is None and self.now < self._end:
             self.now, number, actor = heapq.heappop(self._actors)
             heapq.heappush(self._actors, (self.now + next(actor), number, actor))
+
+    def primary_clock(self) -> float:
+        """Return the time of day of the primary."""
+        return self.now + self.clock_ahead
+
+    def new_version(self) -> str:
+        """Return the version of a registration that is written now."""
+        return str(next(self.versions))
 
     def note(self, text: str) -> None:
         """Keep what happened, for whoever reads a stale check."""
@@ -190,7 +239,14 @@ class Simulation:
     # Faults
 
     def _fail(self) -> Steps:
-        faults = (self._cut_off, self._pause_replay, self._kill, self._promote, self._stand_still)
+        faults = (
+            self._cut_off,
+            self._pause_replay,
+            self._kill,
+            self._promote,
+            self._step_clock,
+            self._stand_still,
+        )
         weights = [self.random.choice((0.1, 1, 5)) for _ in faults]
         pause = self.random.choice((0.2, 1, 3))
         while True:
@@ -243,6 +299,11 @@ class Simulation:
         self.primary = standby
         yield 0.0
 
+    def _step_clock(self, _: Server) -> Steps:
+        """Step the clock of the primary, forwards or backwards."""
+        self.clock_ahead += self.random.uniform(-1, 1) * self.random.choice((60, 300, 86_400))
+        yield 0.0
+
     def _stand_still(self, _: Server) -> Steps:
         """Let nothing happen until all registrations have expired."""
         pause = rules.REGISTRATION_SECONDS + 1.0
@@ -263,7 +324,7 @@ class Process:
         self._clock_starts = simulation.random.uniform(0, 1_000_000)
         self._clock_rate = simulation.random.uniform(*_CLOCK_RATES)
         self._positions: Positions = ()
-        self._registration: Registration | None = None
+        self._extended_at = -math.inf
         self._session: StandbySession | None = None
         self._start_seen = 0
 
@@ -276,6 +337,7 @@ class Process:
             self._check(),
             self._change(),
             self._change(),
+            self._remove_expired(),
         )
 
     def _clock(self) -> float:
@@ -286,7 +348,11 @@ class Process:
             taken_at = self._clock()
             yield self._moment()
             primary = self._simulation.primary
-            newest = Position(taken_at, primary.timeline, len(primary.log))
+            shown = primary.shown_with_position()
+            yield self._moment()
+            if primary is not self._simulation.primary:
+                continue
+            newest = Position(taken_at, primary.timeline, len(primary.log), shown)
             yield self._moment()
             self._positions = rules.with_position(self._positions, newest)
             yield rules.RENEWAL_INTERVAL
@@ -295,26 +361,57 @@ class Process:
         while True:
             yield 30 * self._moment()
             primary = self._simulation.primary
-            former = self._registration
-            now = self._clock()
-            if former and not rules.needs_extension(former, primary.timeline, now):
+            asked_at = self._clock()
+            is_registered = self._positions and (
+                self._standby.name in self._positions[-1].registrations
+            )
+            if is_registered and not rules.needs_extension(self._extended_at, asked_at):
                 continue
-            asked_at = now
             yield self._moment()
             if primary is not self._simulation.primary:
                 continue
-            entry = LogRecord(
-                registered=self._standby.name,
-                timeline=primary.timeline,
-                expires_at=self._simulation.now + rules.REGISTRATION_SECONDS,
+            row = RegistrationRow(
+                self._standby.name,
+                primary.timeline,
+                self._simulation.primary_clock() + rules.REGISTRATION_SECONDS,
+                self._simulation.new_version(),
             )
-            position = primary.write(entry)
+            position = primary.write(LogRecord(registration=row))
             yield self._moment()
             if primary is not self._simulation.primary:
                 continue
             self._simulation.confirmed = max(self._simulation.confirmed, position)
-            self._registration = rules.registered(former, primary.timeline, asked_at, self._clock())
+            self._extended_at = asked_at
             self._simulation.note(f"{self._name} registered {self._standby.name}")
+
+    def _remove_expired(self) -> Steps:
+        """End the registrations that have expired, and remove those that have been ended."""
+        simulation = self._simulation
+        while True:
+            yield 5 * self._moment()
+            primary = simulation.primary
+            for row in primary.registrations().values():
+                if row.expires_at is not None and not row.is_valid(simulation.primary_clock()):
+                    ended = replace(row, expires_at=None, version=simulation.new_version())
+                    primary.write(LogRecord(registration=ended))
+            rows = [row for row in primary.registrations().values() if row.expires_at is None]
+            yield self._moment()
+            ended_at = self._clock()
+            waits = self._protocol.removes_after_a_wait
+            while waits and not self._protocol.is_waited_out(ended_at, self._clock()):
+                yield self._moment()
+            if primary is simulation.primary:
+                self._remove(rows)
+
+    def _remove(self, rows: Sequence[RegistrationRow]) -> None:
+        primary = self._simulation.primary
+        present = primary.registrations()
+        for row in rows:
+            now = present.get(row.name)
+            is_same = now is not None and now.version == row.version
+            if is_same or (now is not None and not self._protocol.removes_by_version):
+                primary.write(LogRecord(removed=row.name))
+                self._simulation.note(f"{self._name} removed {row.name}")
 
     def _connect(self) -> Steps:
         """Keep a connection to the standby, and read its registration there."""
@@ -329,10 +426,11 @@ class Process:
                 self._session = StandbySession(self._clock())
                 self._simulation.note(f"{self._name} connected to {self._standby.name}")
             shown = self._standby.registrations().get(self._standby.name)
-            if shown is not None:
-                self._session = msgspec.structs.replace(
-                    self._session, proven_timeline=shown.timeline
-                )
+            timeline = shown and rules.timeline_of(
+                self._positions, self._standby.name, shown.version
+            )
+            if timeline is not None:
+                self._session = replace(self._session, proven_timeline=timeline)
 
     def _is_connected(self) -> bool:
         return self._standby.is_up and self._standby.starts == self._start_seen
@@ -378,7 +476,7 @@ class Process:
 
     def _position_to_reach(self, session: StandbySession) -> Position | CheckSource:
         return self._protocol.position_to_reach(
-            self._positions, session, self._registration, self._clock()
+            self._positions, session, self._standby.name, self._clock()
         )
 
     def _count(self, seen: int, acknowledged: int) -> None:
@@ -398,7 +496,7 @@ class Process:
         while True:
             yield 5 * self._moment()
             primary = simulation.primary
-            early_names = _registered_names(primary, simulation.now)
+            early_names = self._registered_names(primary)
             yield self._moment()
             if primary is not simulation.primary:
                 continue
@@ -419,7 +517,7 @@ class Process:
         committed_at = self._clock()
         yield self._moment()
         is_early = self._protocol.reads_registrations_early
-        names = early_names if is_early else _registered_names(primary, self._simulation.now)
+        names = early_names if is_early else self._registered_names(primary)
         is_known = primary is self._simulation.primary
         position = len(primary.log) if is_known else _NOT_KNOWN
         while not self._is_over(names, position, committed_at):
@@ -436,7 +534,8 @@ class Process:
         ]
         return self._protocol.have_replayed(names, replicating, position)
 
-
-def _registered_names(primary: Server, now: float) -> Collection[str]:
-    registrations = primary.registrations().values()
-    return [entry.registered or "" for entry in registrations if entry.expires_at > now]
+    def _registered_names(self, primary: Server) -> Collection[str]:
+        """Return the standbys that a change waits for."""
+        rows = primary.registrations().values()
+        now = self._simulation.primary_clock()
+        return [row.name for row in rows if self._protocol.waits_for_expired or row.is_valid(now)]

@@ -13,7 +13,6 @@ from tenantry.db.standby_store import read_position
 from tenantry.db.statements import TEXT, Statement
 from tenantry.domain.standby_checks import (
     EXTENSION_INTERVAL,
-    EXTENSION_TRUSTED,
     LEASE,
     NEARER_HOST_INTERVAL,
     CheckSource,
@@ -29,7 +28,10 @@ from tests.support.standby_pairs import NAMED, catch_up, migrated_pair
 STANDBY = CheckSource.STANDBY
 REST = 10.0
 """Seconds after which a process surely tries an unusable standby again."""
+RETRY = 5.0
+"""Seconds after which a process surely registers a standby again."""
 ATTEMPTS = 30
+VALID = "SELECT name FROM check_standbys WHERE expires_at > now()"
 KEY_LOOKUPS = (
     "SELECT count(*) FROM pg_stat_activity "
     "WHERE query LIKE '%JOIN api_keys k%' AND query NOT LIKE '%pg_stat%'"
@@ -153,9 +155,19 @@ async def test_registration_is_extended_while_the_standby_is_used(shared_pair: P
         clock.move(EXTENSION_INTERVAL)
         extended = f"SELECT expires_at > '{expiry}' FROM check_standbys"  # noqa: S608  # a time
         await asyncio.to_thread(shared_pair.primary.until, extended)
-        clock.move(EXTENSION_TRUSTED)
-        assert await found.source() is CheckSource.UNREGISTERED
+
+
+async def test_standby_is_registered_again_after_its_registration_was_ended(
+    shared_pair: Pair,
+) -> None:
+    clock = MovableClock()
+    async with lookups(shared_pair.primary.conninfo, shared_pair.standby.conninfo, clock) as found:
+        await on(shared_pair, found)
+        shared_pair.primary.rows("UPDATE check_standbys SET expires_at = NULL")
+        await found.until(CheckSource.UNREGISTERED)
+        clock.move(RETRY)
         await found.until(STANDBY)
+        assert shared_pair.primary.rows(VALID) == [("near",)]
 
 
 async def test_standby_that_the_primary_no_longer_sees_is_left(pair: Pair) -> None:

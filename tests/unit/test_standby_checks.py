@@ -5,13 +5,12 @@ import pytest
 from tenantry.domain.standby_checks import (
     CHANGE_WAIT,
     EXTENSION_INTERVAL,
-    EXTENSION_TRUSTED,
     LEASE,
     NEARER_HOST_INTERVAL,
     CheckSource,
     HostFailures,
     Position,
-    Registration,
+    Positions,
     ReplicatingStandby,
     StandbySession,
     StandbyState,
@@ -21,45 +20,46 @@ from tenantry.domain.standby_checks import (
     is_waited_out,
     needs_extension,
     position_to_reach,
-    registered,
     rest_after,
+    timeline_of,
     with_position,
 )
 
-_SINCE = Registration(timeline=3, since=10, extended_at=10)
+_SHOWN = {"eu": "version 1"}
 _SESSION = StandbySession(connected_at=10, proven_timeline=3)
 
 
+def reached(positions: Positions, now: float) -> Position | CheckSource:
+    return position_to_reach(positions, _SESSION, "eu", now)
+
+
 def test_the_oldest_position_that_still_counts_is_the_one_to_reach() -> None:
-    positions = (Position(10, 3, 100), Position(10.5, 3, 200), Position(11, 3, 300))
-    assert position_to_reach(positions, _SESSION, _SINCE, 10 + LEASE) == positions[0]
-    assert position_to_reach(positions, _SESSION, _SINCE, 10.1 + LEASE) == positions[1]
-    assert position_to_reach(positions, _SESSION, _SINCE, 11.1 + LEASE) is CheckSource.NO_POSITION
-    assert position_to_reach((), _SESSION, _SINCE, 11) is CheckSource.NO_POSITION
+    positions = tuple(Position(at, 3, 100, _SHOWN) for at in (10, 10.5, 11))
+    assert reached(positions, 10 + LEASE) == positions[0]
+    assert reached(positions, 10.1 + LEASE) == positions[1]
+    assert reached(positions, 11.1 + LEASE) is CheckSource.NO_POSITION
+    assert reached((), 11) is CheckSource.NO_POSITION
 
 
-@pytest.mark.parametrize(
-    ("session", "registration"),
-    [
-        (StandbySession(connected_at=11.5), _SINCE),
-        (_SESSION, Registration(timeline=3, since=11.5, extended_at=11)),
-    ],
-)
-def test_a_position_from_before_the_connection_or_the_registration_does_not_count(
-    session: StandbySession, registration: Registration
-) -> None:
-    before = Position(11, 3, 100)
-    after = Position(11.5, 3, 200)
-    assert position_to_reach((before,), session, registration, 11.6) is CheckSource.NO_POSITION
-    assert position_to_reach((before, after), session, registration, 11.6) == after
+def test_a_position_from_before_the_connection_does_not_count() -> None:
+    before, after = Position(9.5, 3, 100, _SHOWN), Position(10, 3, 200, _SHOWN)
+    assert reached((before,), 10.1) is CheckSource.NO_POSITION
+    assert reached((before, after), 10.1) == after
 
 
-def test_an_unregistered_standby_does_not_count() -> None:
-    late = Position(10.5 + EXTENSION_TRUSTED, 3, 100)
-    assert position_to_reach((late,), _SESSION, None, late.taken_at) is CheckSource.UNREGISTERED
-    assert position_to_reach((late,), _SESSION, _SINCE, late.taken_at) is CheckSource.UNREGISTERED
-    promoted = Position(11, 4, 100)
-    assert position_to_reach((promoted,), _SESSION, _SINCE, 11) is CheckSource.UNREGISTERED
+def test_a_position_counts_only_for_the_standbys_whose_registration_it_shows() -> None:
+    without = Position(10, 3, 100, {"us": "version 1"})
+    shown = Position(10.5, 3, 200, _SHOWN)
+    assert reached((without,), 10.6) is CheckSource.UNREGISTERED
+    assert reached((without, shown), 10.6) == shown
+    assert reached((shown, without), 10.6) is CheckSource.UNREGISTERED
+
+
+def test_a_standby_that_shows_a_version_has_the_history_of_the_primary_that_has_shown_it() -> None:
+    positions = (Position(10, 3, 100, _SHOWN), Position(11, 3, 200, {"eu": "version 2"}))
+    assert timeline_of(positions, "eu", "version 1") == 3
+    assert timeline_of(positions, "eu", "version of a copy") is None
+    assert timeline_of(positions, "us", "version 1") is None
 
 
 @pytest.mark.parametrize(
@@ -91,30 +91,9 @@ def test_positions_are_kept_for_the_lease() -> None:
     assert [position.lsn for position in positions] == [2, 3]
 
 
-def test_an_extension_in_time_keeps_a_registration_without_a_gap() -> None:
-    extended = registered(_SINCE, 3, asked_at=40, committed_at=41)
-    assert extended == Registration(timeline=3, since=10, extended_at=40)
-
-
-@pytest.mark.parametrize(
-    ("former", "timeline", "committed_at"),
-    [
-        (None, 3, 41),
-        (_SINCE, 4, 41),
-        (_SINCE, 3, 10.5 + EXTENSION_TRUSTED),
-    ],
-)
-def test_a_registration_with_a_gap_begins_anew(
-    former: Registration | None, timeline: int, committed_at: float
-) -> None:
-    begun = registered(former, timeline, asked_at=40, committed_at=committed_at)
-    assert begun == Registration(timeline, since=committed_at, extended_at=40)
-
-
-def test_a_registration_is_extended_in_time_and_on_each_new_primary() -> None:
-    assert not needs_extension(_SINCE, 3, 9.5 + EXTENSION_INTERVAL)
-    assert needs_extension(_SINCE, 3, 10 + EXTENSION_INTERVAL)
-    assert needs_extension(_SINCE, 4, 11)
+def test_a_registration_is_extended_in_time() -> None:
+    assert not needs_extension(10, 9.5 + EXTENSION_INTERVAL)
+    assert needs_extension(10, 10 + EXTENSION_INTERVAL)
 
 
 def test_a_standby_rests_longer_after_each_error_and_ten_seconds_at_most() -> None:
@@ -159,10 +138,8 @@ def test_a_standby_that_is_missing_unknown_or_shown_twice_has_replayed_nothing(
 
 
 def test_a_change_waits_longer_than_any_position_from_before_it_counts() -> None:
-    before = Position(taken_at=0, timeline=3, lsn=1)
-    session = StandbySession(connected_at=0)
-    registration = Registration(timeline=3, since=0, extended_at=0)
+    before = Position(taken_at=10, timeline=3, lsn=1, registrations=_SHOWN)
     waited = CHANGE_WAIT
     assert not is_waited_out(0, LEASE)
     assert is_waited_out(0, waited)
-    assert position_to_reach((before,), session, registration, waited) is CheckSource.NO_POSITION
+    assert reached((before,), before.taken_at + waited) is CheckSource.NO_POSITION

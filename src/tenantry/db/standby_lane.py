@@ -125,10 +125,12 @@ class StandbyLane:
         return None
 
     def _note_history(self, link: StandbyLink, shown: Rows) -> None:
-        """Note if the standby shows its registration: then it has this primary's history."""
-        registry = self.standby.registry
-        for timeline, expires_at in shown:
-            if registry.is_shown(link.name, timeline, expires_at):
+        """Note on which timeline the registration was written that the standby shows: it has the
+        history of that primary.
+        """
+        for (version,) in shown:
+            timeline = self.standby.registry.timeline_of(link.name, version)
+            if timeline is not None:
                 link.session = msgspec.structs.replace(link.session, proven_timeline=timeline)
 
 

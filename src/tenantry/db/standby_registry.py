@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -30,11 +29,10 @@ from tenantry.domain.standby_checks import (
     CheckSource,
     Position,
     Positions,
-    Registration,
     StandbySession,
     needs_extension,
     position_to_reach,
-    registered,
+    timeline_of,
     with_position,
 )
 
@@ -49,9 +47,9 @@ class _UsedStandby(msgspec.Struct):
 
     identity: StandbyIdentity
     connections: int = 0
-    registration: Registration | None = None
-    first_expiry: datetime | None = None
-    """Of the registration as it was written first, by the primary's clock."""
+    is_refused: bool = False
+    """Whether the primary has not seen it at the last attempt to register it."""
+    extended_at: float = -math.inf
     tried_at: float = -math.inf
     waiting: list[asyncio.Future[None]] = []
     """For the next attempt to register it."""
@@ -61,13 +59,14 @@ class _UsedStandby(msgspec.Struct):
         """Whether a connection leads to it, or waits for its registration."""
         return self.connections > 0 or bool(self.waiting)
 
-    def is_due(self, timeline: int, now: float) -> bool:
+    def is_due(self, position: PrimaryPosition, now: float) -> bool:
         """Whether to register it now."""
         if self.waiting:
             return True
         if not self.is_used or now - self.tried_at < _RETRY_SECONDS:
             return False
-        return self.registration is None or needs_extension(self.registration, timeline, now)
+        is_registered = self.identity.name in position.registrations and not self.is_refused
+        return not is_registered or needs_extension(self.extended_at, now)
 
     def answer_waiting(self, error: UnusableStandbyError | None) -> None:
         """End the waits for an attempt to register it."""
@@ -119,7 +118,7 @@ class StandbyRegistry:
 
     def is_refused(self, name: str) -> bool:
         """Whether the primary does not see this standby any more."""
-        return self._standbys[name].registration is None
+        return self._standbys[name].is_refused
 
     def position_for(self, name: str, session: StandbySession) -> Position | CheckSource:
         """Return the position that a standby must have replayed before a lookup that is sent now,
@@ -128,17 +127,15 @@ class StandbyRegistry:
         newest = self.newest
         if newest is not None and self._primary.failover.has_ended(newest.timeline):
             return CheckSource.NO_POSITION
-        registration = self._standbys[name].registration
-        return position_to_reach(self._positions, session, registration, self.clock())
+        if self._standbys[name].is_refused:
+            return CheckSource.UNREGISTERED
+        return position_to_reach(self._positions, session, name, self.clock())
 
-    def is_shown(self, name: str, timeline: int, expires_at: datetime) -> bool:
-        """Whether a row that a standby shows is this process's registration, or a later one. Those
-        of a copy of the database are older.
+    def timeline_of(self, name: str, version: str) -> int | None:
+        """Return on which timeline a registration was written that a standby shows; None if the
+        primary has not shown this version.
         """
-        standby = self._standbys[name]
-        if standby.registration is None or standby.first_expiry is None:
-            return False
-        return timeline == standby.registration.timeline and expires_at >= standby.first_expiry
+        return timeline_of(self._positions, name, version)
 
     async def run(self) -> None:
         """Renew until canceled. Without standbys in use, the primary is not asked."""
@@ -160,28 +157,26 @@ class StandbyRegistry:
         async with self._primary.use() as connection:
             asked_at = self.clock()
             position = await read_position(connection)
-            newest = Position(asked_at, position.timeline, position.lsn)
+            newest = Position(asked_at, position.timeline, position.lsn, position.registrations)
             self._positions = with_position(self._positions, newest)
             await self._register_due(connection, position)
 
     async def _register_due(self, connection: Connection, position: PrimaryPosition) -> None:
         for standby in list(self._standbys.values()):
-            if standby.is_due(position.timeline, self.clock()):
+            if standby.is_due(position, self.clock()):
                 await self._register(connection, standby)
 
     async def _register(self, connection: Connection, standby: _UsedStandby) -> None:
-        standby.tried_at = asked_at = self.clock()
+        standby.tried_at = self.clock()
         try:
             await check_replicating(connection, standby.identity)
         except UnusableStandbyError as error:
-            standby.registration = None
+            standby.is_refused = True
             standby.answer_waiting(error)
             return
-        row = await register_standby(connection, standby.identity.name)
-        former = standby.registration
-        standby.registration = registered(former, row.timeline, asked_at, self.clock())
-        if former is None or former.since != standby.registration.since:
-            standby.first_expiry = row.expires_at
+        await register_standby(connection, standby.identity.name)
+        standby.is_refused = False
+        standby.extended_at = standby.tried_at
         standby.answer_waiting(None)
 
     def _log_failure(self, error: Exception) -> None:

@@ -1,6 +1,5 @@
 """Questions to the primary and to standbys about replication, and registrations of standbys."""
 
-from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -11,6 +10,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.roles import TAKE_STATISTICS
 from tenantry.db.standby_waits import PREPARE_CHANGE
 from tenantry.db.statements import TEXT, Statement
+from tenantry.domain.standby_checks import REGISTRATION_SECONDS
 
 _DEFAULT_NAME: Final = "walreceiver"
 """PostgreSQL's, where neither ``application_name`` nor ``cluster_name`` is set."""
@@ -19,10 +19,15 @@ _NEEDS_STATISTICS: Final = (
 )
 
 # Flushed rather than written: every acknowledged change is, and a standby gets no more than that.
+# One statement, because its snapshot is older than the position: changes that were committed before
+# a registration are in the log up to there.
 _POSITION: Final = Statement(
     """
-SELECT ('x' || left(pg_walfile_name(lsn), 8))::bit(32)::bigint, (lsn - '0/0')::bigint
-  FROM pg_current_wal_flush_lsn() AS lsn
+SELECT own.timeline, (own.lsn - '0/0')::bigint, registered.name, registered.version::text
+  FROM (SELECT lsn, ('x' || left(pg_walfile_name(lsn), 8))::bit(32)::bigint AS timeline
+          FROM pg_current_wal_flush_lsn() AS lsn) AS own
+  LEFT JOIN check_standbys AS registered
+         ON registered.timeline = own.timeline AND registered.expires_at IS NOT NULL
 """
 )
 _RECEIVER: Final = Statement(
@@ -40,17 +45,15 @@ SELECT count(*) FILTER (WHERE application_name = $1),
     TEXT,
     TEXT,
 )
-# The row is written each time, so that a standby that shows it has this primary's history. Not
-# now(): of two processes at the same time, the one that began first may write last, and the row
-# must not become older than the other one knows it.
+# The row is written each time, so that a standby that shows it has this primary's history.
 _REGISTER: Final = Statement(
-    """
+    f"""
 INSERT INTO check_standbys (name, timeline, expires_at)
 SELECT $1, ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::bigint,
-       clock_timestamp() + interval '2 minutes'
-ON CONFLICT (name) DO UPDATE SET timeline = EXCLUDED.timeline, expires_at = clock_timestamp() + interval '2 minutes'
-RETURNING timeline, expires_at
-""",
+       clock_timestamp() + interval '{REGISTRATION_SECONDS} s'
+ON CONFLICT (name) DO UPDATE
+   SET (timeline, expires_at, version) = (EXCLUDED.timeline, EXCLUDED.expires_at, EXCLUDED.version)
+""",  # noqa: S608  # our own number
     TEXT,
 )
 STANDBY_STATE: Final = Statement(
@@ -62,9 +65,9 @@ SELECT pg_is_in_recovery(), coalesce(pg_last_wal_replay_lsn() - '0/0', 0)::bigin
 server was started. Behind a pooler it may not be the server of before.
 """
 REGISTRATION_SHOWN: Final = Statement(
-    "SELECT timeline, expires_at FROM check_standbys WHERE name = $1", TEXT
+    "SELECT version::text FROM check_standbys WHERE name = $1", TEXT
 )
-"""The registration of a standby, as the standby shows it: its timeline, and when it expires."""
+"""The version of a standby's registration, as the standby shows it."""
 
 
 class UnusableStandbyError(Exception):
@@ -83,25 +86,23 @@ class StandbyIdentity(msgspec.Struct, frozen=True):
 
 
 class PrimaryPosition(msgspec.Struct, frozen=True):
-    """A primary's timeline, and how far its log is flushed, in bytes."""
+    """A primary's timeline, how far its log is flushed, in bytes, and the registrations on this
+    timeline: their versions by the names of the standbys.
+    """
 
     timeline: int
     lsn: int
-
-
-class RegistrationRow(msgspec.Struct, frozen=True):
-    """A standby's registration; ``expires_at`` is by the primary's clock."""
-
-    timeline: int
-    expires_at: datetime
+    registrations: dict[str, str]
 
 
 async def read_position(connection: Connection) -> PrimaryPosition:
     """Return the position of a primary, and commit. Raises `psycopg.OperationalError` for a
     standby.
     """
-    [[row]] = await connection.run_batch(_POSITION(), commit=True)
-    return PrimaryPosition(*row)
+    [rows] = await connection.run_batch(_POSITION(), commit=True)
+    timeline, lsn, _, _ = rows[0]
+    registrations = {name: version for _, _, name, version in rows if name is not None}
+    return PrimaryPosition(timeline, lsn, registrations)
 
 
 async def check_replicating(connection: Connection, standby: StandbyIdentity) -> None:
@@ -138,12 +139,11 @@ async def check_replicating(connection: Connection, standby: StandbyIdentity) ->
         )
 
 
-async def register_standby(connection: Connection, name: str) -> RegistrationRow:
+async def register_standby(connection: Connection, name: str) -> None:
     """Register a standby, or extend its registration, and commit: for good, because a primary that
     crashes must not forget for whom changes wait.
     """
-    _, [row] = await connection.run_batch(PREPARE_CHANGE(), _REGISTER(name), commit=True)
-    return RegistrationRow(*row)
+    await connection.run_batch(PREPARE_CHANGE(), _REGISTER(name), commit=True)
 
 
 async def read_identity(connection: Connection) -> StandbyIdentity:

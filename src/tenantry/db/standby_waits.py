@@ -2,7 +2,9 @@
 
 Processes register the standbys that they use in ``check_standbys``, on the primary. A change reads
 that table after its commit: a standby that is registered later gets positions from after the commit
-only. The rules are in `tenantry.domain.standby_checks`.
+only. A change waits for every row, expired or not. A process that meets an expired row ends it, and
+removes it when no position counts any more that shows it. The rules are in
+`tenantry.domain.standby_checks`.
 """
 
 import asyncio
@@ -11,7 +13,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
-from typing import Final
+from typing import Final, LiteralString
 
 import msgspec
 import psycopg
@@ -19,9 +21,14 @@ import psycopg
 from tenantry.common.clock import exponential
 from tenantry.db.connection import Connection, Rows
 from tenantry.db.roles import TAKE_STATISTICS
-from tenantry.db.statements import BoundStatement, Statement
+from tenantry.db.statements import TEXTS, BoundStatement, Statement
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.domain.standby_checks import CHANGE_WAIT, ReplicatingStandby, have_replayed
+from tenantry.domain.standby_checks import (
+    CHANGE_WAIT,
+    REGISTRATION_SECONDS,
+    ReplicatingStandby,
+    have_replayed,
+)
 
 # With `off`, others see a change before it is in the log: a position that they read then would not
 # contain it. A standby reports what it has replayed as soon as that is all that it has received,
@@ -39,14 +46,28 @@ SELECT set_config(
 """Prepares a transaction that changes what checks read, at any time before its commit."""
 
 _TIMELINE: Final = "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint"
+# Only a hint that no process uses a standby: a step of the clock makes a registration look expired,
+# or valid for too long.
+REGISTRATION_IS_VALID: Final[LiteralString] = (
+    f"expires_at BETWEEN clock_timestamp() AND clock_timestamp() + interval '{REGISTRATION_SECONDS} s'"
+)
 # Without a row no function is called: a service that is compatible with PostgreSQL may lack them.
 _REGISTERED: Final = Statement(
     f"""
-SELECT name, {_TIMELINE}, (pg_current_wal_flush_lsn() - '0/0')::bigint
+SELECT name, {_TIMELINE}, (pg_current_wal_flush_lsn() - '0/0')::bigint, ({REGISTRATION_IS_VALID}) IS NOT TRUE
   FROM check_standbys
- WHERE expires_at > now()
+"""  # noqa: S608  # our own expressions
+)
+_END_EXPIRED: Final = Statement(
+    f"""
+UPDATE check_standbys
+   SET expires_at = NULL, version = gen_random_uuid()
+ WHERE NOT ({REGISTRATION_IS_VALID})
 """  # noqa: S608  # our own expression
 )
+_ENDED: Final = Statement("SELECT version::text FROM check_standbys WHERE expires_at IS NULL")
+# By the version: a process may have registered the standby again since, and another one ended that.
+_REMOVE: Final = Statement("DELETE FROM check_standbys WHERE version::text = ANY($1)", TEXTS)
 _REPLICATING: Final = Statement(
     f"""
 SELECT own.timeline, standby.application_name, (standby.replay_lsn - '0/0')::bigint
@@ -72,6 +93,8 @@ class CommittedChange(msgspec.Struct, frozen=True):
     timeline: int = 0
     lsn: int = 0
     """A position in the primary's log after the commit, in bytes."""
+    has_expired: bool = False
+    """Whether a registration has expired or been ended."""
 
     @property
     def is_awaited(self) -> bool:
@@ -112,9 +135,10 @@ async def commit_change(
     rows = after[-1]
     return CommittedChange(
         committed_at,
-        tuple(name for name, _, _ in rows),
-        max((timeline for _, timeline, _ in rows), default=0),
-        max((lsn for _, _, lsn in rows), default=0),
+        tuple(name for name, _, _, _ in rows),
+        max((timeline for _, timeline, _, _ in rows), default=0),
+        max((lsn for _, _, lsn, _ in rows), default=0),
+        any(is_expired for _, _, _, is_expired in rows),
     )
 
 
@@ -133,6 +157,8 @@ class StandbyWaits:
         self._observe = observe
         self._waiting: dict[asyncio.Future[None], CommittedChange] = {}
         self._asking: asyncio.Task[None] | None = None
+        self._removing: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()  # of questions to the primary
         self._questions = 0
         self._report: ReplicationReport | None = None
         self._warned_at = -math.inf
@@ -143,6 +169,8 @@ class StandbyWaits:
         """
         if not change.is_awaited:
             return True
+        if change.has_expired and self._removing is None:
+            self._removing = asyncio.create_task(self._remove_expired(), context=Context())
         replayed = asyncio.get_running_loop().create_future()
         self._waiting[replayed] = change
         self._questions = 0
@@ -161,9 +189,9 @@ class StandbyWaits:
     async def close(self) -> None:
         """Ask no more. A change that still waits does so for its full time."""
         self._ask = None
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.wait([self._asking])
+        for task in filter(None, (self._asking, self._removing)):
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _follow(self) -> None:
         """Ask the primary while changes wait."""
@@ -176,16 +204,36 @@ class StandbyWaits:
         finally:
             self._asking = None
 
+    async def _remove_expired(self) -> None:
+        """End the registrations that have expired, and remove them when no position that shows them
+        counts any more. One whose standby is registered again meanwhile stays.
+        """
+        try:
+            if (answer := await self._run(_END_EXPIRED(), _ENDED())) is None:
+                return
+            versions = [version for (version,) in answer[-1]]
+            await asyncio.sleep(CHANGE_WAIT)
+            await self._run(_REMOVE(versions))
+        finally:
+            self._removing = None
+
     async def _ask_primary(self) -> ReplicationReport | None:
         """Return what the primary knows of its standbys; None if it does not say."""
-        if self._ask is None:
+        if (answer := await self._run(TAKE_STATISTICS(), _REPLICATING())) is None:
             return None
-        try:
-            _, rows = await self._ask([TAKE_STATISTICS(), _REPLICATING()])
-        except (DatabaseUnavailableError, psycopg.Error):
-            return None
+        rows = answer[-1]
         named = [ReplicatingStandby(name, lsn) for _, name, lsn in rows if name is not None]
         return ReplicationReport(rows[0][0], tuple(named))
+
+    async def _run(self, *calls: BoundStatement) -> list[Rows] | None:
+        """Return the rows of each statement; None if they fail."""
+        async with self._turn:
+            if self._ask is None:
+                return None
+            try:
+                return await self._ask(calls)
+            except (DatabaseUnavailableError, psycopg.Error):
+                return None
 
     def _resolve(self, report: ReplicationReport | None) -> None:
         for replayed, change in self._waiting.items():

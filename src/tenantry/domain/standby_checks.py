@@ -5,12 +5,12 @@ own clock. A standby's answer counts if the standby had replayed one that is you
 before it read. A change is acknowledged when every registered standby has replayed it, or after
 `CHANGE_WAIT`: then no position from before it counts any more.
 
-All times are seconds on one process's monotonic clock. No times of two machines are compared, but
-the expiry of a registration after a failover.
+All times are seconds on one process's monotonic clock. No times of two machines are compared, and
+no wall clock decides whether an answer counts (docs/decisions/0089-no-wall-clock.md).
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -29,15 +29,11 @@ CHANGE_WAIT: Final = 1.6
 clocks that run at different rates.
 """
 REGISTRATION_SECONDS: Final = 120
-"""How long changes wait for a registered standby, by the primary's clock, from the last extension
-of its registration.
+"""How long after its last extension a registration may be ended, by the primary's clock. A step of
+that clock ends registrations early or late, and makes no check stale.
 """
 EXTENSION_INTERVAL: Final = 30.0
 """Seconds between two extensions of a registration."""
-EXTENSION_TRUSTED: Final = 60.0
-"""How long a process relies on an extension, in seconds from the moment before it asked for it:
-half of `REGISTRATION_SECONDS`, so the primary's clock may jump by as much.
-"""
 NEARER_HOST_INTERVAL: Final = 30.0
 """Seconds after the last error of a standby, before a process on a farther one tries it again."""
 _FIRST_REST: Final = 1.0
@@ -51,9 +47,9 @@ class CheckSource(StrEnum):
     NO_CONNECTION = "no_connection"
     """There is no connection to a standby, or it rests after an error."""
     UNREGISTERED = "unregistered"
-    """The standby's registration was not extended in time, or is that of a former primary."""
+    """The primary shows no registration of the standby, or that of a former primary."""
     NO_POSITION = "no_position"
-    """No position is young enough and newer than the connection and the registration."""
+    """No position is young enough, newer than the connection, and shows the registration."""
     BEHIND = "behind"
     """The standby had not replayed the position, or its history does not contain it."""
     ERROR = "error"
@@ -71,21 +67,14 @@ class Position(msgspec.Struct, frozen=True):
     """Of the primary. A promotion increases it."""
     lsn: int
     """The position in the log, in bytes."""
+    registrations: Mapping[str, str] = {}
+    """The registrations that the primary showed before it told the position, without those that a
+    process has ended: their versions, by the names of the standbys.
+    """
 
 
 Positions = tuple[Position, ...]
 """Positions of one timeline, the oldest first."""
-
-
-class Registration(msgspec.Struct, frozen=True):
-    """What a process knows of a standby's registration at the primary: changes wait for it."""
-
-    timeline: int
-    """Of the primary that it was written to."""
-    since: float
-    """From this moment on the primary has had it without a gap."""
-    extended_at: float
-    """Before the primary was asked for the last extension."""
 
 
 class StandbySession(msgspec.Struct, frozen=True):
@@ -95,7 +84,7 @@ class StandbySession(msgspec.Struct, frozen=True):
 
     connected_at: float
     proven_timeline: int | None = None
-    """The newest timeline that the standby's history is known to contain: it has shown the
+    """The newest timeline that the standby's history is known to contain: it has shown a
     registration that was written on this timeline.
     """
 
@@ -146,54 +135,46 @@ def is_young(position: Position, now: float) -> bool:
     return now - position.taken_at <= LEASE
 
 
-def registered(
-    former: Registration | None, timeline: int, asked_at: float, committed_at: float
-) -> Registration:
-    """Return the registration after one more extension, which the process asked for at
-    ``asked_at`` and whose commit it has seen at ``committed_at``.
-    """
-    is_continuous = (
-        former is not None and former.timeline == timeline and is_trusted(former, committed_at)
-    )
-    since = former.since if former is not None and is_continuous else committed_at
-    return Registration(timeline, since, asked_at)
-
-
-def is_trusted(registration: Registration, now: float) -> bool:
-    """Whether changes surely wait for the standby."""
-    return now - registration.extended_at <= EXTENSION_TRUSTED
-
-
-def needs_extension(registration: Registration, timeline: int, now: float) -> bool:
-    """Whether it is time to extend a registration, on the primary of this timeline."""
-    return registration.timeline != timeline or now - registration.extended_at >= EXTENSION_INTERVAL
+def needs_extension(extended_at: float, now: float) -> bool:
+    """Whether it is time to extend a registration."""
+    return now - extended_at >= EXTENSION_INTERVAL
 
 
 def position_to_reach(
-    positions: Positions,
-    session: StandbySession,
-    registration: Registration | None,
-    now: float,
+    positions: Positions, session: StandbySession, name: str, now: float
 ) -> Position | CheckSource:
-    """Return the position that the standby must have replayed, or why no answer of it counts.
+    """Return the position that the standby ``name`` must have replayed, or why no answer of it
+    counts.
 
     ``now`` is when the statements are sent: after the last request has joined its batch. Any
     position that is young enough will do, so the oldest is returned: the standby reaches it first.
-    Both the connection and the registration must be older than the position. A standby may have
-    gone back before the connection was made, and changes do not wait for a standby before it is
-    registered.
+    It must show the registration, because changes wait for registered standbys only, and must be
+    newer than the connection, because a standby may have gone back before that was made.
     """
-    if registration is None or not is_trusted(registration, now):
+    if positions and name not in positions[-1].registrations:
         return CheckSource.UNREGISTERED
-    if positions and positions[-1].timeline != registration.timeline:
-        return CheckSource.UNREGISTERED
-    earliest = max(session.connected_at, registration.since)
     usable = (
         position
         for position in positions
-        if position.taken_at >= earliest and is_young(position, now)
+        if name in position.registrations
+        and position.taken_at >= session.connected_at
+        and is_young(position, now)
     )
     return next(usable, CheckSource.NO_POSITION)
+
+
+def timeline_of(positions: Positions, name: str, version: str) -> int | None:
+    """Return on which timeline this version of a standby's registration was written; None if no
+    position shows it. The standby of a copy of the database shows another version.
+    """
+    return next(
+        (
+            position.timeline
+            for position in positions
+            if position.registrations.get(name) == version
+        ),
+        None,
+    )
 
 
 def answer_counts(position: Position, session: StandbySession, state: StandbyState) -> bool:
@@ -256,5 +237,7 @@ def _has_replayed(name: str, replicating: Sequence[ReplicatingStandby], lsn: int
 
 
 def is_waited_out(committed_at: float, now: float) -> bool:
-    """Whether a change has waited long enough: no position from before its commit counts."""
+    """Whether a change has waited long enough: no position from before its commit counts. So has
+    the end of a registration, before the row is removed.
+    """
     return now - committed_at >= CHANGE_WAIT

@@ -47,7 +47,6 @@ RULES: Final = (
     RetentionRule("hours of usage", UsageInterval.HOUR.kept, store.DELETE_USAGE_HOURS),
     RetentionRule("days of usage", UsageInterval.DAY.kept, store.DELETE_USAGE_DAYS),
     RetentionRule("ended processes", timedelta(days=1), store.DELETE_USAGE_WRITERS),
-    RetentionRule("unused standbys", timedelta(days=1), store.DELETE_CHECK_STANDBYS),
     RetentionRule("user profiles", timedelta(days=365), store.DELETE_PROFILES),
     RetentionRule("sessions", SESSION_LENGTH, store.DELETE_SESSIONS),
     RetentionRule("mails", timedelta(days=30), store.DELETE_MAILS),

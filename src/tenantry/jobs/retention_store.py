@@ -75,9 +75,6 @@ DELETE_SESSIONS: Final = _delete(
 DELETE_USAGE_WRITERS: Final = _delete(
     "usage_writers", "id", "complete_until", "ORDER BY complete_until"
 )
-DELETE_CHECK_STANDBYS: Final = _delete(
-    "check_standbys", "name", "expires_at", "ORDER BY expires_at"
-)
 DELETE_INVITATIONS: Final = _delete(
     "invitations",
     "id",

@@ -7,6 +7,7 @@ from typing import Any, Final, LiteralString, NamedTuple
 from tenantry.db.connection import Connection
 from tenantry.db.foreign_tables import FOREIGN_TABLES, own_tables
 from tenantry.db.roles import MAY_TAKE_BY_LOGIN, SERVICE_ROLES, TENANT_POLICY_EXISTS
+from tenantry.db.standby_waits import REGISTRATION_IS_VALID
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly
 from tenantry.domain.billing.state import BillingPolicy
 
@@ -66,12 +67,11 @@ SELECT (SELECT count(*) FROM ambiguous), (SELECT count(*) FROM ambiguous WHERE r
        ARRAY(SELECT tenant_id FROM open ORDER BY tenant_id LIMIT %(most)s), (SELECT count(*) FROM open)
 """
 REPLAYED: Final = "SELECT coalesce(pg_last_wal_replay_lsn() - '0/0', 0)::bigint"
-REGISTERED_STANDBYS: Final = """
-SELECT name, ceil(extract(epoch FROM expires_at - now()))::integer
+REGISTERED_STANDBYS: Final = f"""
+SELECT name, CASE WHEN {REGISTRATION_IS_VALID} THEN ceil(extract(epoch FROM expires_at - now()))::integer END
   FROM check_standbys
- WHERE expires_at > now()
  ORDER BY name
-"""
+"""  # noqa: S608  # our own expression
 # What a snapshot sees as running, of all databases of the server. Transactions of other logins have
 # no time, unless the login may read all statistics.
 OLDEST_TRANSACTION: Final = """
@@ -135,10 +135,12 @@ class ConnectionLimits(NamedTuple):
 
 
 class RegisteredStandby(NamedTuple):
-    """A standby that changes wait for, and the seconds until its registration expires."""
+    """A standby that changes wait for, and the seconds until its registration expires; None: it has
+    expired, or was ended.
+    """
 
     name: str
-    seconds_left: int
+    seconds_left: int | None
 
 
 class OpenTransaction(NamedTuple):

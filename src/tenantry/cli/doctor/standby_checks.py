@@ -123,6 +123,9 @@ def _milliseconds(seconds: float) -> str:
 
 
 async def _check_registered(primary: Connection, standby: store.RegisteredStandby) -> Finding:
+    if standby.seconds_left is None:
+        text = f"the next change waits for {standby.name}, and removes its expired registration"
+        return Finding(Level.INFO, _SUBJECT, text)
     what = f"{standby.name}, registered for {standby.seconds_left} s more"
     try:
         await check_replicating(primary, StandbyIdentity(standby.name))

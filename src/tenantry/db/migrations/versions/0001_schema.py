@@ -611,13 +611,15 @@ COMMENT ON TABLE job_runs IS 'for the metrics: the queue itself keeps nothing of
 
 CHECKS = """
 -- The standbys that answer checks, by the name that pg_stat_replication shows. Processes register
--- them before the first check, and again every half minute; a change waits for those that have not
--- expired. The timeline is that of the primary on which the row was written: a standby that shows
--- it has that primary's history.
+-- them before the first check, and again every half minute; a change waits for all of them. The
+-- timeline is that of the primary on which the row was written, and each write gives the row another
+-- version: a standby that shows a version has the history of the primary that has shown it.
 CREATE TABLE check_standbys (
     name       text PRIMARY KEY,
     timeline   bigint NOT NULL,
-    expires_at timestamptz NOT NULL
+    -- By the primary's clock. NULL: a process has ended the registration, and will remove the row.
+    expires_at timestamptz,
+    version    uuid NOT NULL DEFAULT gen_random_uuid()
 ) WITH (fillfactor = 50);
 """
 
