@@ -363,11 +363,13 @@ async def test_a_reader_alone_finds_the_last_events_before_a_failover(
     assert await reader.orgs() == ["first"]
 
 
+@pytest.mark.parametrize("first", [1, 2**52], ids=["clock runs", "clock was set back"])
 async def test_the_versions_of_an_epoch_begin_above_all_that_were_lost(
-    database: Database, reader: Reader, conninfo: str
+    database: Database, reader: Reader, conninfo: str, first: int
 ) -> None:
-    published(conninfo, "kept", "lost")
-    [kept, lost] = (await reader.page()).data
+    execute(conninfo, "SELECT setval('outbound_versions', %s)", first)
+    published(conninfo, "kept", "lost", "lost")
+    [kept, _, lost] = (await reader.page()).data
     execute(conninfo, "DELETE FROM outbound_events WHERE org_id = 'lost'")
     execute(conninfo, "SELECT setval('outbound_versions', %s)", kept.version)
     await begin_epoch(database)

@@ -6,7 +6,7 @@ before it read. A change is acknowledged when every registered standby has repla
 `CHANGE_WAIT`: then no position from before it counts any more.
 
 All times are seconds on one process's monotonic clock. No times of two machines are compared, and
-no wall clock decides whether an answer counts (docs/decisions/0089-no-wall-clock.md).
+no wall clock decides whether an answer counts (docs/decisions/0089-end-of-a-registration.md).
 """
 
 import math

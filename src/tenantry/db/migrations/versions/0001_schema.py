@@ -665,7 +665,8 @@ LANGUAGE sql AS $$
      WHERE d.datname = current_database()
 $$;
 -- Add an epoch. Its versions follow those of every history before: they begin with the time in
--- microseconds, and increase by one.
+-- microseconds, and increase by one. If the clock was set back, they begin a billion above the last
+-- known one: more than the events that a failover can lose.
 CREATE FUNCTION add_outbound_epoch(number integer) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     -- Of two transactions, the second waits for the end of the first.
@@ -674,7 +675,7 @@ BEGIN
         ON CONFLICT DO NOTHING;
     IF FOUND THEN
         PERFORM setval('outbound_versions',
-                       greatest(nextval('outbound_versions'),
+                       greatest(nextval('outbound_versions') + 1000000000,
                                 (extract(epoch FROM clock_timestamp()) * 1000000)::bigint));
     END IF;
 END $$;
