@@ -71,7 +71,10 @@ async def test_changes_that_wait_for_a_standby_which_is_gone_are_reported(
 ) -> None:
     register(shared_pair, "eu-1")
     found = only(await standbys(shared_pair), Level.WARNING)
+    shared_pair.primary.rows("UPDATE check_standbys SET expires_at = NULL")
+    ended = only(await standbys(shared_pair), Level.INFO, remedied=False)
     shared_pair.primary.rows("DELETE FROM check_standbys")
+    assert "waits for eu-1, and removes its expired registration" in ended.message
     assert found.message.startswith("changes wait 1.6 s for eu-1, registered for 1")
     assert "the primary has no standby 'eu-1'" in found.message
 
