@@ -13,6 +13,7 @@ from tenantry.db.standby_store import read_position
 from tenantry.db.statements import TEXT, Statement
 from tenantry.domain.standby_checks import (
     EXTENSION_INTERVAL,
+    EXTENSION_TRUSTED,
     LEASE,
     NEARER_HOST_INTERVAL,
     CheckSource,
@@ -155,6 +156,9 @@ async def test_registration_is_extended_while_the_standby_is_used(shared_pair: P
         clock.move(EXTENSION_INTERVAL)
         extended = f"SELECT expires_at > '{expiry}' FROM check_standbys"  # noqa: S608  # a time
         await asyncio.to_thread(shared_pair.primary.until, extended)
+        clock.move(EXTENSION_TRUSTED)
+        assert await found.source() is CheckSource.UNREGISTERED
+        await found.until(STANDBY)
 
 
 async def test_standby_is_registered_again_after_its_registration_was_ended(

@@ -5,6 +5,7 @@ import pytest
 from tenantry.domain.standby_checks import (
     CHANGE_WAIT,
     EXTENSION_INTERVAL,
+    EXTENSION_TRUSTED,
     LEASE,
     NEARER_HOST_INTERVAL,
     CheckSource,
@@ -17,6 +18,7 @@ from tenantry.domain.standby_checks import (
     answer_counts,
     have_replayed,
     hosts_to_try,
+    is_trusted,
     is_waited_out,
     needs_extension,
     position_to_reach,
@@ -94,6 +96,8 @@ def test_positions_are_kept_for_the_lease() -> None:
 def test_a_registration_is_extended_in_time() -> None:
     assert not needs_extension(10, 9.5 + EXTENSION_INTERVAL)
     assert needs_extension(10, 10 + EXTENSION_INTERVAL)
+    assert is_trusted(10, 10 + EXTENSION_TRUSTED)
+    assert not is_trusted(10, 10.5 + EXTENSION_TRUSTED)
 
 
 def test_a_standby_rests_longer_after_each_error_and_ten_seconds_at_most() -> None:

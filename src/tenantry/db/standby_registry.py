@@ -30,6 +30,7 @@ from tenantry.domain.standby_checks import (
     Position,
     Positions,
     StandbySession,
+    is_trusted,
     needs_extension,
     position_to_reach,
     timeline_of,
@@ -47,9 +48,8 @@ class _UsedStandby(msgspec.Struct):
 
     identity: StandbyIdentity
     connections: int = 0
-    is_refused: bool = False
-    """Whether the primary has not seen it at the last attempt to register it."""
     extended_at: float = -math.inf
+    """When its registration was extended; minus infinity if the primary does not see it."""
     tried_at: float = -math.inf
     waiting: list[asyncio.Future[None]] = []
     """For the next attempt to register it."""
@@ -65,7 +65,7 @@ class _UsedStandby(msgspec.Struct):
             return True
         if not self.is_used or now - self.tried_at < _RETRY_SECONDS:
             return False
-        is_registered = self.identity.name in position.registrations and not self.is_refused
+        is_registered = self.identity.name in position.registrations
         return not is_registered or needs_extension(self.extended_at, now)
 
     def answer_waiting(self, error: UnusableStandbyError | None) -> None:
@@ -118,7 +118,7 @@ class StandbyRegistry:
 
     def is_refused(self, name: str) -> bool:
         """Whether the primary does not see this standby any more."""
-        return self._standbys[name].is_refused
+        return self._standbys[name].extended_at == -math.inf
 
     def position_for(self, name: str, session: StandbySession) -> Position | CheckSource:
         """Return the position that a standby must have replayed before a lookup that is sent now,
@@ -127,9 +127,10 @@ class StandbyRegistry:
         newest = self.newest
         if newest is not None and self._primary.failover.has_ended(newest.timeline):
             return CheckSource.NO_POSITION
-        if self._standbys[name].is_refused:
+        now = self.clock()
+        if not is_trusted(self._standbys[name].extended_at, now):
             return CheckSource.UNREGISTERED
-        return position_to_reach(self._positions, session, name, self.clock())
+        return position_to_reach(self._positions, session, name, now)
 
     def timeline_of(self, name: str, version: str) -> int | None:
         """Return on which timeline a registration was written that a standby shows; None if the
@@ -171,11 +172,10 @@ class StandbyRegistry:
         try:
             await check_replicating(connection, standby.identity)
         except UnusableStandbyError as error:
-            standby.is_refused = True
+            standby.extended_at = -math.inf
             standby.answer_waiting(error)
             return
         await register_standby(connection, standby.identity.name)
-        standby.is_refused = False
         standby.extended_at = standby.tried_at
         standby.answer_waiting(None)
 

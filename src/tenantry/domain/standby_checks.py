@@ -34,6 +34,10 @@ that clock ends registrations early or late, and makes no check stale.
 """
 EXTENSION_INTERVAL: Final = 30.0
 """Seconds between two extensions of a registration."""
+EXTENSION_TRUSTED: Final = 60.0
+"""How long a process relies on an extension, in seconds from the moment before it asked for it.
+With each one it asks how the primary sees the standby.
+"""
 NEARER_HOST_INTERVAL: Final = 30.0
 """Seconds after the last error of a standby, before a process on a farther one tries it again."""
 _FIRST_REST: Final = 1.0
@@ -47,7 +51,9 @@ class CheckSource(StrEnum):
     NO_CONNECTION = "no_connection"
     """There is no connection to a standby, or it rests after an error."""
     UNREGISTERED = "unregistered"
-    """The primary shows no registration of the standby, or that of a former primary."""
+    """The primary shows no registration of the standby, or that of a former primary; or this
+    process did not extend it in time.
+    """
     NO_POSITION = "no_position"
     """No position is young enough, newer than the connection, and shows the registration."""
     BEHIND = "behind"
@@ -138,6 +144,11 @@ def is_young(position: Position, now: float) -> bool:
 def needs_extension(extended_at: float, now: float) -> bool:
     """Whether it is time to extend a registration."""
     return now - extended_at >= EXTENSION_INTERVAL
+
+
+def is_trusted(extended_at: float, now: float) -> bool:
+    """Whether a process may still rely on the last extension of a registration."""
+    return now - extended_at <= EXTENSION_TRUSTED
 
 
 def position_to_reach(
