@@ -300,8 +300,37 @@ async def test_idempotency_key_counts_once(org: Organization) -> None:
     assert (await get(org.owner))["used"] == 7
 
 
-async def test_idempotency_key_counts_once_among_requests_of_one_moment(org: Organization) -> None:
-    answers = await asyncio.gather(*(consume(org.owner, 3, "job-2") for _ in range(20)))
+async def test_idempotency_key_counts_once_whichever_credential_sends_it(
+    service: Service, org: Organization
+) -> None:
+    key = await service.key(org.owner, org.id, "nothing:read")
+    rotated = (await org.owner.post(f"{key.path}/rotate", {"overlapSeconds": 60})).json()["secret"]
+    callers = [key.caller, service.caller(rotated), service.user(org=org.id), org.owner]
+    answers = [await consume(caller, 6, "job-1") for caller in callers]
+    assert Counter((answer.status_code, answer.text) for answer in answers) == {
+        (200, answers[0].text): len(callers)
+    }
+    for caller in callers:
+        assert refusal(await consume(caller, 2, "job-1")) == (422, "idempotency_mismatch")
+    assert (await get(org.owner))["used"] == 6
+
+
+async def test_idempotency_key_of_another_mode_feature_or_tenant_is_another_one(
+    service: Service, org: Organization
+) -> None:
+    testing = await service.key(org.owner, org.id, "nothing:read", mode="test")
+    other = await service.organization()
+    for caller in (org.owner, testing.caller, other.owner):
+        for feature in ("exports", "storage"):
+            await consume(caller, 6, "job-1", feature)
+            assert (await get(caller, feature))["used"] == 6
+
+
+async def test_idempotency_key_counts_once_among_requests_of_one_moment(
+    service: Service, org: Organization
+) -> None:
+    callers = [org.owner, service.user(org=org.id)] * 10
+    answers = await asyncio.gather(*(consume(caller, 3, "job-2") for caller in callers))
     assert Counter(answer.text for answer in answers) == {answers[0].text: 20}
     assert (await get(org.owner))["used"] == 3
 

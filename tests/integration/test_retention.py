@@ -211,8 +211,8 @@ async def test_consumption_keys_are_removed_after_a_day(
 ) -> None:
     for key, created_at in (("old", NOW - DAY), ("new", NOW - DAY + SECOND)):
         await connection.execute(
-            "INSERT INTO consumption_keys (principal, feature, key, body_digest, answer, created_at) "
-            "VALUES ('key_1', 'exports', %s, '', '{}', %s)",
+            "INSERT INTO consumption_keys (org_id, feature, mode, key, body_digest, answer, created_at) "
+            "VALUES ('org_1', 'exports', 'live', %s, '', '{}', %s)",
             (key, created_at),
         )
     assert await retention.run() == {"consumption keys": 1}

@@ -44,8 +44,8 @@ INSERT INTO usage_hours (org_id, key_id, hour, outcome, number)
 VALUES ({id}, 'key_' || {id}, '2026-11-27 18:00Z', 'accepted', 1);
 INSERT INTO usage_days (org_id, key_id, day, outcome, number)
 VALUES ({id}, 'key_' || {id}, '2026-11-27 00:00Z', 'accepted', 1);
-INSERT INTO consumption_keys (principal, feature, key, body_digest, answer, created_at)
-VALUES ('api_key:' || {id} || ':key_' || {id}, 'exports', '1', '', '{{}}', now());
+INSERT INTO consumption_keys (org_id, feature, mode, key, body_digest, answer, created_at)
+VALUES ({id}, 'exports', 'live', '1', '', '{{}}', now());
 INSERT INTO user_profiles (org_id, issuer, subject, name, seen_at)
 VALUES ({id}, 'https://id.example', 'user', 'Una User', now());
 INSERT INTO dashboard_sessions (digest, issuer, subject, claims, tenant_id, proved_at, started_at, used_at)
@@ -70,7 +70,7 @@ OWNER_OF: Final = {
     "usage_counters": "org_id",
     "usage_hours": "org_id",
     "usage_days": "org_id",
-    "consumption_keys": "split_part(principal, ':', 2)",
+    "consumption_keys": "org_id",
     "user_profiles": "org_id",
     "dashboard_sessions": "tenant_id",
 }

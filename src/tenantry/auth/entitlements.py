@@ -65,7 +65,7 @@ class Consumption(NamedTuple):
         """The idempotency key of the request, if it has one."""
         if self.claim is None:
             return None
-        return ConsumptionKey(self.claim.principal, self.feature.id, self.claim.key)
+        return ConsumptionKey(*self.use, self.claim.key)
 
 
 class EntitlementService:

@@ -41,9 +41,12 @@ Addition = tuple[MeteredUse, UsagePeriod, int]
 
 
 class ConsumptionKey(NamedTuple):
-    """An idempotency key of a request that consumes."""
+    """An idempotency key of a request that consumes: all credentials of a tenant share its keys, so
+    that work which another of them repeats counts once.
+    """
 
-    principal: str
+    org_id: str
+    mode: Mode
     feature: str
     key: str
 
@@ -174,11 +177,12 @@ SELECT t.id, max(s.current_period_start), t.current_period_end
 )
 _FIND_KEYS: Final = Statement(
     """
-SELECT principal, feature, key, body_digest, answer::text
-  FROM unnest($1, $2, $3) AS a (principal, feature, key)
-  JOIN consumption_keys USING (principal, feature, key)
- WHERE created_at > $4
+SELECT org_id, mode, feature, key, body_digest, answer::text
+  FROM unnest($1, $2, $3, $4) AS a (org_id, mode, feature, key)
+  JOIN consumption_keys USING (org_id, mode, feature, key)
+ WHERE created_at > $5
 """,
+    TEXTS,
     TEXTS,
     TEXTS,
     TEXTS,
@@ -186,12 +190,13 @@ SELECT principal, feature, key, body_digest, answer::text
 )
 _KEEP_KEYS: Final = Statement(
     """
-INSERT INTO consumption_keys (principal, feature, key, body_digest, answer, created_at)
-SELECT principal, feature, key, body_digest, answer, $6
-  FROM unnest($1, $2, $3, $4, $5) AS a (principal, feature, key, body_digest, answer)
-ON CONFLICT (principal, feature, key) DO UPDATE
+INSERT INTO consumption_keys (org_id, mode, feature, key, body_digest, answer, created_at)
+SELECT org_id, mode, feature, key, body_digest, answer, $7
+  FROM unnest($1, $2, $3, $4, $5, $6) AS a (org_id, mode, feature, key, body_digest, answer)
+ON CONFLICT (org_id, feature, mode, key) DO UPDATE
    SET body_digest = excluded.body_digest, answer = excluded.answer, created_at = excluded.created_at
 """,
+    TEXTS,
     TEXTS,
     TEXTS,
     TEXTS,
@@ -241,7 +246,7 @@ async def lock_and_read(
         *_FIND_KEYS.for_rows(sorted(keys), now - IDEMPOTENCY_KEPT),
     )
     found = chain.from_iterable(first)
-    consumed = {ConsumptionKey(*row[:3]): FirstConsumption(*row[3:]) for row in found}
+    consumed = {ConsumptionKey(*row[:4]): FirstConsumption(*row[4:]) for row in found}
     return Locked(
         _usages(rows, periods),
         consumed,

@@ -56,7 +56,7 @@ RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
     "usage_counters": f"org_id = {_THIS_TENANT}",
     "usage_hours": f"org_id = {_THIS_TENANT}",
     "usage_days": f"org_id = {_THIS_TENANT}",
-    "consumption_keys": f"split_part(principal, ':', 2) = {_THIS_TENANT}",
+    "consumption_keys": f"org_id = {_THIS_TENANT}",
     "request_counts": f"subject = 'tenant ' || {_THIS_TENANT}",
     "tenants": f"id = {_THIS_TENANT}",  # the last one: if it exists, all do
 }

@@ -64,7 +64,7 @@ DELETE_IDEMPOTENCY_KEYS: Final = _delete(
     "idempotency_keys", "principal, route, key", "created_at", "ORDER BY created_at"
 )
 DELETE_CONSUMPTION_KEYS: Final = _delete(
-    "consumption_keys", "principal, feature, key", "created_at", "ORDER BY created_at"
+    "consumption_keys", "org_id, feature, mode, key", "created_at", "ORDER BY created_at"
 )
 DELETE_PROFILES: Final = _delete(
     "user_profiles", "org_id, issuer, subject", "seen_at", "ORDER BY seen_at"

@@ -546,15 +546,17 @@ CREATE TABLE usage_counters (
 ) WITH (fillfactor = 50); -- room for the next version of a row that changes often
 CREATE INDEX usage_counters_by_age ON usage_counters (period_end);
 
--- Idempotency keys of requests that consume. Batches answer them, and may not read other answers.
+-- Idempotency keys of requests that consume, which all credentials of a tenant share. Batches answer
+-- them, and may not read other answers.
 CREATE TABLE consumption_keys (
-    principal   text NOT NULL,
-    feature     text NOT NULL,
-    key         text NOT NULL,
+    org_id      text COLLATE "C" NOT NULL,
+    feature     text COLLATE "C" NOT NULL,
+    mode        text NOT NULL,
+    key         text COLLATE "C" NOT NULL,
     body_digest bytea NOT NULL,
     answer      json NOT NULL,
     created_at  timestamptz NOT NULL,
-    PRIMARY KEY (principal, feature, key)
+    PRIMARY KEY (org_id, feature, mode, key)
 );
 CREATE INDEX consumption_keys_by_age ON consumption_keys (created_at);
 """
