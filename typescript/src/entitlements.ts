@@ -43,7 +43,8 @@ export class Entitlements extends GeneratedEntitlements {
   /**
    * Count the use of a metered feature, all of it or nothing.
    *
-   * Retries count once. Rejects with a `QuotaExceededError` if less is left, and with a `FeatureNotGrantedError`. If the
+   * Retries count once. For 24 hours an `idempotencyKey` of yours counts once for the organization and the feature,
+   * whichever of the organization's API keys and users sends it; live and test mode are apart. Rejects with a `QuotaExceededError` if less is left, and with a `FeatureNotGrantedError`. If the
    * service is unreachable, `onUnavailable` decides: `raise` rejects with that error, `deny` with an
    * `EntitlementDeniedError`, and `allow` returns a result whose `counted` is false.
    */

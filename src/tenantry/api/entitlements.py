@@ -69,7 +69,8 @@ async def consume_feature(
 ) -> Consumed:
     """Count the use of a metered feature, if as much is left; otherwise nothing is counted.
 
-    Send an `Idempotency-Key`: a repeated request then counts once. Consume before you do the
-    work, with an id of that work as the key.
+    Send an `Idempotency-Key`: a repeated request then counts once, whichever of the tenant's keys
+    and users sends it (live and test mode are apart). Consume before you do the work, with an id of
+    that work as the key.
     """
     return await services.entitlements.consume(principal, feature, data.amount, claim)

@@ -70,7 +70,7 @@ def show(api: ApiContext, *, feature: str) -> None:
 @click.option(
     "--idempotency-key",
     metavar="KEY",
-    help="Count this key once, however often you repeat the command.",
+    help="Count this key once, however often you repeat the command, and with whichever API key.",
 )
 def consume(
     api: ApiContext,

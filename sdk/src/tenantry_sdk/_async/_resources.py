@@ -689,7 +689,9 @@ class AsyncEntitlements(Resource):
     ) -> Consumption:
         """Count ``amount`` (1 to 1,000,000,000) of a metered feature, all of it or nothing.
 
-        Retries count once: they carry the same ``idempotency_key``, by default a random one. Raises
+        Retries count once: they carry the same ``idempotency_key``, by default a random one. For 24
+        hours a key of yours counts once for the organization and the feature, whichever of the
+        organization's API keys and users sends it; live and test mode are apart. Raises
         `QuotaExceededError` if less is left, `FeatureNotGrantedError`, and `NotFoundError` for an
         unknown feature.
 
