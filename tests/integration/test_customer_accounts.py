@@ -12,6 +12,7 @@ from tenantry.billing.customer_accounts import CustomerAccounts
 from tenantry.common.secret import Secret
 from tenantry.domain.errors import ProviderUnavailableError
 from tenantry.integrations.stripe.client import ProviderApi
+from tests.support import events
 from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
 
 CUSTOMER: Final = "cus_acme"
@@ -87,6 +88,17 @@ async def test_page_that_does_not_wait_shows_what_an_earlier_one_began_to_read(
     assert reads(provider) == 1
     clock.now = 60.0
     assert accounts.known(CUSTOMER) is None
+
+
+async def test_abandoned_subscription_does_not_hide_the_one_that_can_be_changed(
+    provider: ProviderServer, accounts: CustomerAccounts
+) -> None:
+    statuses = ("incomplete", "active", "incomplete_expired", "canceled")
+    listed = [events.subscription(status=each, subscription_id=f"sub_{each}") for each in statuses]
+    expanded = [{**each, "default_payment_method": None} for each in listed]
+    provider.subscriptions = {CUSTOMER: expanded}
+    account = await accounts.find(CUSTOMER)
+    assert [each.id for each in account.subscriptions] == ["sub_active"]
 
 
 async def test_customers_are_kept_apart(

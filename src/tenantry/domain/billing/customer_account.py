@@ -24,7 +24,10 @@ class BilledItem(msgspec.Struct, frozen=True):
 
 
 class LiveSubscription(msgspec.Struct, frozen=True):
-    """A subscription that has not ended; with ``is_ending`` it ends with its period, or before."""
+    """A subscription that can be changed: one that has not ended nor waits for its first payment.
+
+    With ``is_ending`` it ends with its period, or before.
+    """
 
     id: str
     items: tuple[BilledItem, ...]

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 from tenantry.domain.billing.state import INCOMPLETE, BillingPolicy
 from tenantry.domain.plans import OVER, Catalog
 
-_UNCHANGEABLE: Final = OVER | {INCOMPLETE}
-"""The statuses in which the provider accepts no other quantity."""
+UNCHANGEABLE: Final = OVER | {INCOMPLETE}
+"""The statuses in which the provider accepts no change of a subscription."""
 
 
 class SeatItem(NamedTuple):
@@ -45,7 +45,7 @@ def item_to_set(
     that has ended, was canceled to end later, or waits for its first payment, and for one that
     names another tenant by now.
     """
-    is_changeable = subscription.status not in _UNCHANGEABLE and not subscription.is_ending
+    is_changeable = subscription.status not in UNCHANGEABLE and not subscription.is_ending
     is_own = subscription.org_id in (None, org_id)
     item = _plan_item(subscription.items, policy)
     if not is_changeable or not is_own or item is None:

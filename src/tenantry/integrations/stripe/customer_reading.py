@@ -16,7 +16,7 @@ from tenantry.domain.billing.customer_account import (
     NextCharge,
     PaymentMethodSummary,
 )
-from tenantry.domain.plans import OVER
+from tenantry.domain.billing.seats import UNCHANGEABLE
 from tenantry.integrations.stripe.connection import (
     NotPermittedError,
     ProviderConnection,
@@ -78,7 +78,7 @@ async def _read_subscriptions(
     }
     response = await connection.send("GET", "/v1/subscriptions", params)
     listed = msgspec.json.decode(response.body, type=_Subscriptions).data
-    return [each for each in listed if each.status not in OVER]
+    return [each for each in listed if each.status not in UNCHANGEABLE]
 
 
 async def _read_payment_method(
