@@ -61,6 +61,9 @@ seats = 10
 storage = 100
 exports = true
 calls = true
+[[addons]]
+id = "more"
+stripe_price_id = "price_more"
 """
 EXCEEDED: Final = (403, "quota_exceeded")
 JANUARY: Final = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC))
@@ -99,14 +102,13 @@ async def get(caller: Caller, feature: str = "exports") -> dict[str, Any]:
 
 
 async def set_billing_period(service: Service, org: Organization, period: UsagePeriod) -> None:
-    """Change the record and its fold, as an event of the provider does."""
-    state = {"current_period_end": period.end, "details": {"period_start": period.start}}
+    """Change what an event of the provider changes."""
     async with await psycopg.AsyncConnection.connect(
         service.conninfo, autocommit=True
     ) as connection:
         await connection.execute(
-            "UPDATE tenants SET current_period_end = %s, folds = %s WHERE id = %s",
-            (period.end, Json({"": {"state": state}}), org.id),
+            "UPDATE tenants SET billing_periods = %s WHERE id = %s",
+            (Json([{"period": period}]), org.id),
         )
 
 
@@ -264,26 +266,43 @@ async def test_late_renewal_does_not_change_the_period(service: Service, org: Or
     assert datetime.fromisoformat(renewed["resetsAt"]).timestamp() == ended.end + 30 * 86400
 
 
+def subscription_event(org: Organization, second: int, **facts: Any) -> dict[str, Any]:
+    known = {"org": org.id, "customer": "cus_1", "price": "price_enterprise"}
+    return events.updated(**{**known, "created": events.NOW + second, **facts})
+
+
 @pytest.mark.parametrize("subscriptions", ["any", "each"])
-async def test_billing_period_is_that_of_the_subscription(
+async def test_billing_period_is_that_of_the_plan_item_of_a_subscription_that_gives_access(
     conninfo: str, catalog: str, subscriptions: str
 ) -> None:
     async with running_service(
         conninfo, TENANTRY_PLANS=catalog, SUBSCRIPTIONS=subscriptions
     ) as service:
         org = await service.organization()
-        end = events.NOW + 10 * 86400
-        event = events.updated(
-            org=org.id, customer="cus_1", price="price_enterprise", period_end=end
-        )
-        assert (await deliver(service.client, event)).status_code == 200
-        await service.operator.put(
-            f"{org.path}/grants/pilot", {"features": {"seats": 50}, "reason": "pilot"}
-        )
-        storage = await get(org.owner, "storage")
-        seats = await get(org.owner, "seats")
-    assert datetime.fromisoformat(storage["resetsAt"]).timestamp() == end
-    assert (storage["limit"], storage["source"]) == (100, "plan")
+        granted = {"features": {"seats": 50, "storage": 60}, "reason": "pilot"}
+        await service.operator.put(f"{org.path}/grants/pilot", granted)
+        await consume(org.owner, 60, feature="storage")
+        statuses = ["incomplete", "incomplete_expired", "unpaid", "canceled"]
+        for number, status in enumerate(statuses):
+            abandoned = f"sub_{number}"
+            event = subscription_event(org, number, status=status, subscription_id=abandoned)
+            assert (await deliver(service.client, event)).status_code == 200
+            storage = await get(org.owner, "storage")
+            assert (storage["used"], storage["resetsAt"]) == (60, "2026-02-01T00:00:00Z"), status
+        year, month = events.NOW + 300 * 86400, events.NOW + 10 * 86400
+        for second, end in ((20, month), (30, month + events.MONTH)):
+            event = subscription_event(org, second, period_end=year, subscription_id="sub_paid")
+            addon = subscription_event(org, second, period_end=end, price="price_more")
+            items = event["data"]["object"]["items"]["data"]
+            items[:0] = addon["data"]["object"]["items"]["data"]
+            assert (await deliver(service.client, event)).status_code == 200
+            storage = await get(org.owner, "storage")
+            assert storage["used"] == (0 if second == 20 else 10)
+            assert datetime.fromisoformat(storage["resetsAt"]).timestamp() == year
+            await consume(org.owner, 10, feature="storage")
+        storage, seats = await get(org.owner, "storage"), await get(org.owner, "seats")
+    of_plan = subscriptions == "each"  # SPEC 3: the first item decides the plan
+    assert (storage["limit"], storage["source"]) == ((100, "plan") if of_plan else (60, "grant"))
     assert (seats["limit"], seats["source"]) == (50, "grant")
 
 

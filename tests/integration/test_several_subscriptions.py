@@ -103,7 +103,8 @@ async def test_table_of_subscriptions_has_their_facts(provider: Provider) -> Non
         "cancel_at": period_end,
         "pause_behavior": "keep_as_draft",
     }
-    assert row["items"] == [{"price_id": "price_business", "quantity": 5, "period_end": period_end}]
+    of_item = {"price_id": "price_business", "quantity": 5}
+    assert row["items"] == [{**of_item, "period_end": period_end, "period_start": NOW}]
 
 
 @pytest.mark.parametrize(

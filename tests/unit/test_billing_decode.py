@@ -163,7 +163,7 @@ PERIOD: Final = {"current_period_end": NOW + 9, "current_period_start": NOW}
             },
             {
                 "price_id": "price_pro",
-                "items": (SubscriptionItem("price_pro", 3, NOW + 9),),
+                "items": (SubscriptionItem("price_pro", 3, NOW + 9, NOW),),
                 "current_period_end": NOW + 9,
                 "period_start": NOW,
             },

@@ -199,7 +199,7 @@ async def periods_of(
 ) -> dict[MeteredUse, UsagePeriod]:
     """Return the current period of each use."""
     tenants = {use.org_id for use, feature in uses.items() if feature.usage_period == "billing"}
-    billing = await store.billing_periods(connection, tenants) if tenants else {}
+    billing = await store.billing_periods(connection, tenants, now) if tenants else {}
     return {use: period_at(feature, now, billing.get(use.org_id)) for use, feature in uses.items()}
 
 

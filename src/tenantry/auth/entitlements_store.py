@@ -20,10 +20,11 @@ from tenantry.db.statements import (
     BoundStatement,
     Statement,
 )
-from tenantry.domain.entitlements import Usage, UsagePeriod
+from tenantry.domain.entitlements import BillingPhase, Usage, UsagePeriod, billing_period_at
 from tenantry.domain.features import LARGEST_VALUE
 from tenantry.domain.permissions import Mode
 
+_billing_phases: Final = msgspec.json.Decoder(tuple[BillingPhase, ...])
 SESSION: Final = {"default_transaction_isolation": "read committed"}
 """Session settings: each statement must see what others committed before it began."""
 
@@ -163,16 +164,8 @@ UPDATE usage_counters c
     BIGINTS,
     BIGINTS,
 )
-# The fold that counts has the record's end. Without a start a period cannot be told from the next.
 _BILLING_PERIODS: Final = Statement(
-    """
-SELECT t.id, max(s.current_period_start), t.current_period_end
-  FROM unnest($1) AS a (id)
-  JOIN tenants t USING (id)
-  JOIN subscriptions s ON s.tenant_id = t.id AND s.current_period_end = t.current_period_end
- WHERE s.current_period_start < t.current_period_end
- GROUP BY t.id, t.current_period_end
-""",
+    "SELECT id, billing_periods::text FROM tenants WHERE id = ANY($1) AND billing_periods IS NOT NULL",
     TEXTS,
 )
 _FIND_KEYS: Final = Statement(
@@ -210,12 +203,16 @@ SELECT feature, mode, period_start, period_end, used FROM usage_counters WHERE o
 """
 
 
-async def billing_periods(connection: Connection, org_ids: Iterable[str]) -> dict[str, UsagePeriod]:
+async def billing_periods(
+    connection: Connection, org_ids: Iterable[str], now: datetime
+) -> dict[str, UsagePeriod]:
     """Read the billing periods of these tenants, as the provider last reported them; tenants
-    without one are left out.
+    without one at ``now`` are left out.
     """
     [rows] = await connection.run_batch(_BILLING_PERIODS(sorted(org_ids)))
-    return {org_id: UsagePeriod(start, end) for org_id, start, end in rows}
+    second = now.timestamp()
+    found = {id_: billing_period_at(_billing_phases.decode(stored), second) for id_, stored in rows}
+    return {org_id: period for org_id, period in found.items() if period is not None}
 
 
 async def read(

@@ -29,12 +29,13 @@ from tenantry.domain.billing.ledger import AccountChange, BillingAccount
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.domain.billing.timeline import Folded
+from tenantry.domain.entitlements import BillingPhase
 
 READ_ACCOUNTS: Final = Statement(
     """
 SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id,
        plan, subscription_status, current_period_end, cancel_at_period_end, cancel_at, ends_at,
-       seats, access::text, folded_by, folds::text
+       seats, access::text, folded_by, folds::text, billing_periods::text
   FROM tenants
  WHERE id = ANY($1)
  ORDER BY id
@@ -47,7 +48,7 @@ LOCK_ACCOUNTS: Final = Statement(
     """
 SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id,
        plan, subscription_status, current_period_end, cancel_at_period_end, cancel_at, ends_at,
-       seats, access::text, folded_by, folds::text
+       seats, access::text, folded_by, folds::text, billing_periods::text
   FROM tenants
  WHERE id = ANY($1
                 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2))
@@ -77,10 +78,11 @@ UPDATE tenants t
        stripe_customer_id = given.stripe_customer_id,
        folded_by = given.folded_by,
        folds = given.folds,
-       updated_at = CASE WHEN given.is_visible THEN $14 ELSE t.updated_at END
-  FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) AS given (
+       billing_periods = given.billing_periods,
+       updated_at = CASE WHEN given.is_visible THEN $15 ELSE t.updated_at END
+  FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) AS given (
          tenant_id, plan, subscription_status, current_period_end, cancel_at_period_end, cancel_at,
-         ends_at, seats, access, stripe_customer_id, folded_by, folds, is_visible)
+         ends_at, seats, access, stripe_customer_id, folded_by, folds, billing_periods, is_visible)
  WHERE t.id = given.tenant_id
 """,
     TEXTS,
@@ -94,6 +96,7 @@ UPDATE tenants t
     JSONS,
     TEXTS,
     TEXTS,
+    JSONS,
     JSONS,
     BOOLEANS,
     MOMENT,
@@ -127,6 +130,7 @@ HAVING count(*) > 1 OR bool_or(t.folds->s.subscription_id->>'moved_at' IS NOT NU
  ORDER BY s.subscription_id
 """
 _access_decoder: Final = msgspec.json.Decoder(tuple[AccessPhase, ...])
+_billing_decoder: Final = msgspec.json.Decoder(tuple[BillingPhase, ...])
 _encoder: Final = msgspec.json.Encoder()
 
 logger = logging.getLogger(__name__)
@@ -149,6 +153,7 @@ class AccountRow(NamedTuple):
     access: str | None
     folded_by: str | None
     folds: str | None
+    billing_periods: str | None
 
 
 def to_accounts(rows: Iterable[Sequence[Any]], policy: BillingPolicy) -> dict[str, BillingAccount]:
@@ -176,6 +181,7 @@ def _to_account(row: AccountRow, policy: BillingPolicy) -> BillingAccount:
         record,
         folds,
         is_whole,
+        () if row.billing_periods is None else _billing_decoder.decode(row.billing_periods),
     )
 
 
@@ -242,6 +248,7 @@ def _row(change: AccountChange, policy: BillingPolicy) -> tuple[object, ...]:
         account.customer_id,
         policy.subscriptions if account.is_whole else None,
         _encoder.encode(account.folds),
+        _encoder.encode(account.billing_periods) if account.billing_periods else None,
         change.is_visible,
     )
 

@@ -439,6 +439,8 @@ def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:
         "access": _text(access) if access else None,
         "tip_created": account.tip_created,
     }
+    if account.billing_periods:
+        record["billing_periods"] = _text(account.billing_periods)
     fields = _named("", record)
     folds = account.folds if policy.is_each else {**account.folds, "": account.whole_tenant}
     for key, fold in folds.items():

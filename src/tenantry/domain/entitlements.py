@@ -2,6 +2,7 @@
 counted.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Final, Literal, NamedTuple
@@ -43,6 +44,15 @@ class UsagePeriod(NamedTuple):
 
     start: int
     end: int
+
+
+class BillingPhase(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The billing period that quotas of a tenant follow until a second, which is None without an
+    end; without a ``period`` they follow the calendar month.
+    """
+
+    period: UsagePeriod | None = None
+    until: int | None = None
 
 
 class Usage(NamedTuple):
@@ -222,6 +232,14 @@ def consume(usage: Usage, limit: int | None, amount: int, feature: str) -> Usage
 def consumed_of(usage: Usage, limit: int | None) -> Consumed:
     """Return a usage as the API shows it."""
     return Consumed(usage.used, remaining_of(limit, usage.used), from_epoch(usage.period.end))
+
+
+def billing_period_at(phases: Sequence[BillingPhase], now: float) -> UsagePeriod | None:
+    """Return the billing period of the first phase that has not ended at ``now``, in seconds since
+    the Unix epoch.
+    """
+    given = (phase.period for phase in phases if phase.until is None or now < phase.until)
+    return next(given, None)
 
 
 def period_at(feature: Feature, now: datetime, billing: UsagePeriod | None) -> UsagePeriod:

@@ -105,6 +105,7 @@ class SubscriptionItem(msgspec.Struct, frozen=True, omit_defaults=True):
     price_id: str | None = None
     quantity: int = 1
     period_end: int | None = None
+    period_start: int | None = None
 
 
 class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):

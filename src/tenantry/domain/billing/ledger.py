@@ -17,8 +17,10 @@ from tenantry.domain.billing.state import (
     is_grant_key,
 )
 from tenantry.domain.billing.subscription_rank import MOST_SUBSCRIPTIONS, NO_SUBSCRIPTIONS
+from tenantry.domain.billing.tenant_access import billing_phases
 from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, record_of
 from tenantry.domain.billing.timeline import Folded
+from tenantry.domain.entitlements import BillingPhase
 from tenantry.domain.grants import HeldGrant
 
 
@@ -59,7 +61,7 @@ _grant_name: Final = attrgetter("grant.terms.name")
 
 class BillingAccount(msgspec.Struct, frozen=True):
     """The billing state of a tenant: the results of its folds by key, those of its grants included,
-    and the tenant record that follows from them.
+    and the tenant record and the billing periods that follow from them.
 
     Without ``is_whole`` the stored folds have other groups, those of the other mode: there are
     none then until the next event folds the whole ledger.
@@ -72,6 +74,7 @@ class BillingAccount(msgspec.Struct, frozen=True):
     record: BillingRecord
     folds: Mapping[str, Folded]
     is_whole: bool = True
+    billing_periods: tuple[BillingPhase, ...] = ()
 
     def beginning_of(self, key: str, policy: BillingPolicy) -> BillingState:
         """Return the state before all events of a fold."""
@@ -158,9 +161,14 @@ class BillingAccount(msgspec.Struct, frozen=True):
         )
 
     def with_folds(self, folds: Mapping[str, Folded], policy: BillingPolicy) -> "BillingAccount":
-        """Return the account with these folds, and the record that follows from them."""
-        record = record_of(_states(folds), policy, _grants(folds))
-        return msgspec.structs.replace(self, record=record, folds=folds)
+        """Return the account with these folds, and what follows from them."""
+        states, grants = _states(folds), _grants(folds)
+        return msgspec.structs.replace(
+            self,
+            record=record_of(states, policy, grants),
+            folds=folds,
+            billing_periods=billing_phases(states, grants, policy),
+        )
 
     def with_move(self, key: str, moved_at: int | None, policy: BillingPolicy) -> "BillingAccount":
         """Return the account with the second since which a subscription names another tenant."""

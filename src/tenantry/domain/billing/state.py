@@ -213,7 +213,7 @@ def _subscription_updated(
         details=details,
         past_due_since=_past_due_since(state, status, event.created),
         unpaid_invoices=_still_unpaid(state, status, event.created),
-        paid_until=_paid_until(state, details.pause, chosen.period_end),
+        paid_until=_paid_until(state, details, chosen.period_end, policy),
         reported_at=event.created,
     )
     if not policy.is_each:
@@ -244,10 +244,14 @@ def _of_tenant(
 
 def kept_details(event: BillingEvent, policy: BillingPolicy) -> SubscriptionDetails:
     """Return the details that a state needs: of a tenant's, none that the record, the access and
-    the periods of usage do not depend on.
+    the periods of usage do not depend on. With `SubscriptionRule.EACH` the period begins with that
+    of the plan item, as it ends with it.
     """
     details = event.details
-    if policy.is_each or policy.catalog.addons:
+    if policy.is_each:
+        start, _ = plan_period(details, event.current_period_end, policy)
+        return msgspec.structs.replace(details, items=items_of(event), period_start=start)
+    if policy.catalog.addons:
         return msgspec.structs.replace(details, items=items_of(event))
     needed = details.cancel_at, details.trial_end, details.pause, details.ended_at
     is_needed = needed != _NOTHING_NEEDED or details.has_empty_item
@@ -257,13 +261,20 @@ def kept_details(event: BillingEvent, policy: BillingPolicy) -> SubscriptionDeta
 _NOTHING_NEEDED: Final = (None,) * 4
 
 
-def _paid_until(state: BillingState, pause: str | None, period_end: int | None) -> int | None:
+def _paid_until(
+    state: BillingState,
+    details: SubscriptionDetails,
+    period_end: int | None,
+    policy: BillingPolicy,
+) -> int | None:
     """Return the end of the period in which payments were paused: the provider voids the invoices
     of later ones.
     """
-    if pause != VOID:
+    if details.pause != VOID:
         return None
-    return period_end if state.paid_until is None else state.paid_until
+    if state.paid_until is not None:
+        return state.paid_until
+    return plan_period(details, period_end, policy)[1]
 
 
 def _past_due_since(state: BillingState, status: str, now: int) -> int | None:
@@ -332,11 +343,43 @@ def _highest_plan_item(event: BillingEvent, catalog: Catalog) -> PlanItem:
     if not counted:
         why = _why_no_plan(with_plan, unknown, catalog)
         return PlanItem(FREE, None, event.current_period_end, why, unknown=unknown)
-    item = max(counted, key=lambda each: catalog.rank(catalog.plan_of_price(each.price_id) or FREE))
+    item = _highest(counted, catalog)
     plan = catalog.plan_of_price(item.price_id) or FREE
     period_end = event.current_period_end if item.period_end is None else item.period_end
     why = _why(item.price_id, plan, catalog)
     return PlanItem(plan, item.quantity, period_end, why, len(counted) > 1, unknown)
+
+
+def _highest(items: Iterable[SubscriptionItem], catalog: Catalog) -> SubscriptionItem:
+    """Return the item of the highest plan; of one plan's the first."""
+    return max(items, key=lambda each: catalog.rank(catalog.plan_of_price(each.price_id) or FREE))
+
+
+def item_with_period(
+    items: Iterable[SubscriptionItem], policy: BillingPolicy
+) -> SubscriptionItem | None:
+    """Return the item whose period is that of the plan; None if no item has a plan and a quantity.
+
+    With `SubscriptionRule.EACH` it is the item that decides the plan. With ``ANY`` it is the first
+    with a plan: an add-on that comes before it has a period of its own.
+    """
+    catalog = policy.catalog
+    with_plan = [each for each in items if each.quantity and catalog.plan_of_price(each.price_id)]
+    if not with_plan:
+        return None
+    return _highest(with_plan, catalog) if policy.is_each else with_plan[0]
+
+
+def plan_period(
+    details: SubscriptionDetails, period_end: int | None, policy: BillingPolicy
+) -> tuple[int | None, int | None]:
+    """Return the start and the end of the plan item's period. Where it has none, they are those of
+    the subscription, whose end is ``period_end``.
+    """
+    item = item_with_period(details.items, policy)
+    if item is None or item.period_end is None:
+        return details.period_start, period_end
+    return item.period_start, item.period_end
 
 
 def unknown_prices(items: Iterable[SubscriptionItem], catalog: Catalog) -> tuple[str, ...]:

@@ -12,7 +12,16 @@ from tenantry.domain.access import (
     sentence,
     status_words,
 )
-from tenantry.domain.billing.state import ACTIVE, PAST_DUE, TRIALING, BillingPolicy, BillingState
+from tenantry.domain.billing.state import (
+    ACTIVE,
+    PAST_DUE,
+    TRIALING,
+    BillingPolicy,
+    BillingState,
+    item_with_period,
+    plan_period,
+)
+from tenantry.domain.entitlements import UsagePeriod
 from tenantry.domain.plans import FREE, OVER, AccessState
 
 LEVELS: Final[Mapping[AccessState | None, int]] = {
@@ -60,6 +69,18 @@ def plan_in_use(state: BillingState, policy: BillingPolicy) -> str | None:
         filled = [item for item in state.details.items if item.quantity]
         return policy.catalog.plan_of_price(filled[0].price_id) if filled else None
     return None if state.seats is None else state.plan
+
+
+def billing_period(state: BillingState, policy: BillingPolicy) -> UsagePeriod | None:
+    """Return the period of a subscription's plan item, of which start and end are known; None
+    without a plan item.
+    """
+    items = state.details.items
+    has_plan = item_with_period(items, policy) is not None if items else state.seats is not None
+    start, end = plan_period(state.details, state.current_period_end, policy)
+    if not has_plan or start is None or end is None or start >= end:
+        return None
+    return UsagePeriod(start, end)
 
 
 def status_access(state: BillingState, policy: BillingPolicy) -> tuple[AccessState | None, str]:
@@ -133,7 +154,7 @@ def periods(state: BillingState, policy: BillingPolicy) -> list[Period]:
             policy,
         ),
         *_pause_end(state, policy),
-        *_announced_ends(state, reason),
+        *_announced_ends(state, reason, policy),
     ]
     if not ends:
         return [Period(None, access, reason)]
@@ -177,14 +198,31 @@ def _pause_end(state: BillingState, policy: BillingPolicy) -> Iterator[_End]:
     yield _End(state.paid_until, before, "Payments are paused, and the paid period has ended.")
 
 
-def _announced_ends(state: BillingState, reason: str) -> Iterator[_End]:
-    """Yield the ends that the provider announced, each with the time that its event may take."""
+def end_of(state: BillingState, policy: BillingPolicy) -> int | None:
+    """Return the second at which a subscription has ended, or ends as the provider announced; None
+    for one that renews.
+    """
     details = state.details
+    if state.subscription_status in OVER and details.ended_at is not None:
+        return details.ended_at
+    return _end_with_period(state, policy) if details.cancel_at is None else details.cancel_at
+
+
+def _end_with_period(state: BillingState, policy: BillingPolicy) -> int | None:
+    """Return the end of the plan's period if a subscription ends with it."""
+    if not state.cancel_at_period_end:
+        return None
+    return plan_period(state.details, state.current_period_end, policy)[1]
+
+
+def _announced_ends(state: BillingState, reason: str, policy: BillingPolicy) -> Iterator[_End]:
+    """Yield the ends that the provider announced, each with the time that its event may take."""
+    details, with_period = state.details, _end_with_period(state, policy)
     after = f"{reason} Its announced end has passed."
     if details.cancel_at is not None:
         yield _End(details.cancel_at + LATE_END, reason, after)
-    if state.cancel_at_period_end and state.current_period_end is not None:
-        yield _End(state.current_period_end + LATE_END, reason, after)
+    if with_period is not None:
+        yield _End(with_period + LATE_END, reason, after)
     if details.trial_end is not None and _reported_status(state) == TRIALING:
         yield _End(details.trial_end + LATE_END, reason, f"{reason} Its trial has ended.")
 

@@ -8,8 +8,9 @@ import msgspec
 
 from tenantry.common.clock import from_epoch
 from tenantry.domain.billing.state import OWING, UNPAID, BillingPolicy, BillingState, unknown_prices
+from tenantry.domain.billing.subscription_access import end_of
 from tenantry.domain.billing.subscription_choice import RankedSubscription, choice
-from tenantry.domain.plans import OVER, Catalog
+from tenantry.domain.plans import OVER
 
 
 class FailedInvoice(msgspec.Struct, frozen=True):
@@ -140,11 +141,11 @@ def subscription_lines(
 
     Where a grant's plan counts, no subscription does.
     """
-    return [_line(each, policy.catalog) for each in choice(states, policy, now, grants)]
+    return [_line(each, policy) for each in choice(states, policy, now, grants)]
 
 
-def _line(ranked: RankedSubscription, catalog: Catalog) -> SubscriptionLine:
-    state = ranked.state
+def _line(ranked: RankedSubscription, policy: BillingPolicy) -> SubscriptionLine:
+    state, catalog = ranked.state, policy.catalog
     is_over = state.subscription_status in OVER
     items = () if is_over else state.details.items
     addons = filter(None, (catalog.addon_of_price(item.price_id) for item in items))
@@ -156,16 +157,7 @@ def _line(ranked: RankedSubscription, catalog: Catalog) -> SubscriptionLine:
         status=state.subscription_status,
         quantity=state.seats,
         period_end=from_epoch(state.current_period_end),
-        ends_at=from_epoch(_ends_at(state)),
+        ends_at=from_epoch(end_of(state, policy)),
         counts=ranked.counts,
         reason=ranked.reason,
     )
-
-
-def _ends_at(state: BillingState) -> int | None:
-    details = state.details
-    if state.subscription_status in OVER and details.ended_at is not None:
-        return details.ended_at
-    if details.cancel_at is None and state.cancel_at_period_end:
-        return state.current_period_end
-    return details.cancel_at

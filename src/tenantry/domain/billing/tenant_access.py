@@ -7,9 +7,9 @@ reads it there (`domain.access.current_phase`).
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,12 +17,14 @@ from tenantry.domain.access import AccessPhase, Addons, phase_of_status
 from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.subscription_access import (
     Period,
+    billing_period,
     is_plain,
     period_at,
     periods,
     plan_in_use,
 )
 from tenantry.domain.billing.subscription_rank import rank, with_grants
+from tenantry.domain.entitlements import BillingPhase
 from tenantry.domain.grants import GrantTerms, combined_features, combined_limits
 from tenantry.domain.plans import FREE
 
@@ -47,6 +49,53 @@ def access_phases(
     return () if is_said_already else tuple(phases)
 
 
+def billing_phases(
+    states: Sequence[BillingState], grants: Sequence[BillingState], policy: BillingPolicy
+) -> tuple[BillingPhase, ...]:
+    """Return the billing periods that a tenant's quotas follow: at each time that of the plan item
+    of the subscription that gives the access.
+
+    One that gives none has no part in it, nor has a grant. Empty if quotas always follow the
+    calendar month.
+    """
+    if not policy.catalog.has_billing_periods:
+        return ()
+    phases: list[BillingPhase] = []
+    for moment in _moments(with_grants(states, grants), policy):
+        state, given = _giver(moment.given, policy)
+        period = billing_period(state, policy) if given.state in _GIVING else None
+        if phases and phases[-1].period == period:
+            phases.pop()
+        phases.append(BillingPhase(period, moment.end))
+    return tuple(phases) if any(phase.period for phase in phases) else ()
+
+
+_Given = tuple[BillingState, Period]
+"""What a subscription or a grant gives at a time."""
+
+
+class _Moment(NamedTuple):
+    """What each state of a tenant gives until ``end``, since the end before that."""
+
+    end: int | None
+    second: float
+    given: Sequence[_Given]
+
+
+def _moments(states: Sequence[BillingState], policy: BillingPolicy) -> Iterator[_Moment]:
+    """Yield the times between the ends of what a tenant's states give, in order."""
+    periods_of = [(state, periods(state, policy)) for state in states]
+    for end in (*_ends(periods_of, _terms(states)), None):
+        second = math.inf if end is None else end - 1
+        yield _Moment(
+            end, second, [(state, period_at(of_state, second)) for state, of_state in periods_of]
+        )
+
+
+def _terms(states: Sequence[BillingState]) -> list[GrantTerms]:
+    return [state.grant.terms for state in states if state.grant is not None]
+
+
 def _phases(states: Sequence[BillingState], policy: BillingPolicy) -> list[AccessPhase]:
     """Return a tenant's access by the ends of what each of its states gives; equal phases are
     one.
@@ -54,18 +103,10 @@ def _phases(states: Sequence[BillingState], policy: BillingPolicy) -> list[Acces
     if len(states) == 1 and states[0].grant is None:  # halves the time for a trial: 18 us to 8
         [state] = states
         return [_phase([(state, period)], period.end, policy) for period in periods(state, policy)]
-    return _phases_of_several([(state, periods(state, policy)) for state in states], policy)
-
-
-def _phases_of_several(
-    periods_of: Sequence[tuple[BillingState, Sequence[Period]]], policy: BillingPolicy
-) -> list[AccessPhase]:
-    terms = [state.grant.terms for state, _ in periods_of if state.grant is not None]
+    terms = _terms(states)
     phases: list[AccessPhase] = []
-    for end in (*_ends(periods_of, terms), None):
-        second = math.inf if end is None else end - 1
-        given = [(state, period_at(of_state, second)) for state, of_state in periods_of]
-        phase = _with_granted(_phase(given, end, policy), terms, second)
+    for moment in _moments(states, policy):
+        phase = _with_granted(_phase(moment.given, moment.end, policy), terms, moment.second)
         if phases and _is_same_access(phases[-1], phase):
             phases.pop()
         phases.append(phase)
@@ -95,15 +136,16 @@ def _is_same_access(phase: AccessPhase, later: AccessPhase) -> bool:
     return msgspec.structs.replace(phase, until=later.until, reason=later.reason) == later
 
 
-def _phase(
-    given: Sequence[tuple[BillingState, Period]],
-    end: int | None,
-    policy: BillingPolicy,
-) -> AccessPhase:
+def _giver(given: Sequence[_Given], policy: BillingPolicy) -> _Given:
+    """Return the state that gives a tenant's access, with what it gives."""
+    if len(given) == 1:
+        return given[0]
+    return max(given, key=lambda pair: rank(pair[0], policy, pair[1].state))
+
+
+def _phase(given: Sequence[_Given], end: int | None, policy: BillingPolicy) -> AccessPhase:
     """Return a tenant's access until ``end``, from what each of its states gives then."""
-    best, period = given[0]
-    if len(given) > 1:
-        best, period = max(given, key=lambda pair: rank(pair[0], policy, pair[1].state))
+    best, period = _giver(given, policy)
     if period.state not in _GIVING:
         return AccessPhase("none", FREE, period.reason, end)
     plan = plan_in_use(best, policy) or FREE

@@ -9,6 +9,7 @@ import msgspec
 from tenantry.domain.access import NO_SUBSCRIPTION, AccessPhase, phase_at, phase_of_status
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.state import CANCELED, BillingPolicy, BillingState
+from tenantry.domain.billing.subscription_access import end_of
 from tenantry.domain.billing.subscription_rank import chosen_state, is_for_good
 from tenantry.domain.billing.tenant_access import access_phases
 from tenantry.domain.plans import FREE, OVER, Catalog
@@ -52,12 +53,7 @@ def record_of(
     3). Of several subscriptions the first in `status_rank` counts; grants for good are among them.
     """
     chosen = chosen_state(states, grants, policy)
-    status, cancel_at = chosen.subscription_status, chosen.details.cancel_at
-    ends_at = cancel_at
-    if status in OVER:
-        ends_at = chosen.details.ended_at or cancel_at
-    if ends_at is None and chosen.cancel_at_period_end:
-        ends_at = chosen.current_period_end
+    status = chosen.subscription_status
     access = access_phases(
         states,
         grants,
@@ -69,8 +65,8 @@ def record_of(
         subscription_status=status,
         current_period_end=chosen.current_period_end,
         cancel_at_period_end=chosen.cancel_at_period_end,
-        cancel_at=cancel_at,
-        ends_at=ends_at,
+        cancel_at=chosen.details.cancel_at,
+        ends_at=end_of(chosen, policy),
         seats=None if status in OVER else chosen.seats,
         access=access,
     )

@@ -494,6 +494,7 @@ def _several_items(items: Sequence[_Item]) -> tuple[SubscriptionItem, ...]:
             _id_of(item.price),
             1 if item.quantity is None else item.quantity,
             item.current_period_end,
+            item.current_period_start,
         )
         for item in items[:_MOST_ITEMS]
     )

@@ -43,6 +43,8 @@ CREATE TABLE tenants (
     seats                    bigint,
     -- The phases of the access; NULL where plan and status say everything.
     access                   json,
+    -- The billing periods that quotas follow, by phases; NULL where they follow the calendar month.
+    billing_periods          json,
 
     -- What the next event is folded into: the value of SUBSCRIPTIONS by which the events are
     -- grouped, and the result of each group by its key, which is the id of a subscription with each
