@@ -37,7 +37,6 @@ from tenantry.api.routes import api_routes
 from tenantry.api.services import UseCases
 from tenantry.api.webhooks import WebhookReceiver
 from tenantry.audit.trail import AuditService
-from tenantry.auth import entitlements_store
 from tenantry.auth.admission import AuthenticationParts, stop
 from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.entitlements import EntitlementService, TellUse
@@ -491,7 +490,7 @@ def build_services(
         changes=ChangeFeed(database),
         entitlements=EntitlementService(
             database,
-            database.lane(entitlements_store.SESSION, name="entitlements"),
+            database.lane(name="entitlements"),
             catalog,
             clock,
             base.tell_use,

@@ -11,7 +11,6 @@ import msgspec
 import psycopg
 import pytest
 
-from tenantry.auth.entitlements_store import SESSION
 from tenantry.auth.request_quotas import RequestQuotas
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import BatchMetrics, BatchObserver
@@ -208,7 +207,7 @@ async def quotas_on(
     """
     assert CATALOG.counts_requests is not None
     database = Database(conninfo, pool_size=1, metrics_of=lambda name: BatchMetrics(name, observe))
-    quotas = RequestQuotas(database.lane(SESSION), CATALOG.counts_requests, clock)
+    quotas = RequestQuotas(database.lane(), CATALOG.counts_requests, clock)
     yield quotas
     await quotas.close()
     await database.close()

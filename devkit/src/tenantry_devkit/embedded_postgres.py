@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import quote, urlencode
 
-import psycopg
 from psycopg.conninfo import make_conninfo
 
 from tenantry.db.roles import make_roles
+from tenantry.db.sessions import open_session
 
 _log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class EmbeddedServer:
             self._prepare()
             if not self._runs():
                 self._launch()
-            with psycopg.connect(self.conninfo) as connection:
+            with open_session(self.conninfo) as connection:
                 make_roles(connection)
         except BaseException:  # also at a signal
             self.stop()

@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 import httpx2
 import msgspec
 
-from tenantry.auth import entitlements_store
 from tenantry.auth import rate_limits_store as rate_limits
 from tenantry.auth.api_keys_store import record_uses
 from tenantry.auth.authentication import (
@@ -275,7 +274,7 @@ class AuthenticationParts:
         )
         self.quotas: RequestQuotas | None = None
         if catalog.counts_requests is not None:
-            quota_lane = database.lane(entitlements_store.SESSION, name="request_quotas")
+            quota_lane = database.lane(name="request_quotas")
             self.quotas = RequestQuotas(
                 quota_lane,
                 catalog.counts_requests,

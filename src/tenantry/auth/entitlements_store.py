@@ -25,9 +25,6 @@ from tenantry.domain.features import LARGEST_VALUE
 from tenantry.domain.permissions import Mode
 
 _billing_phases: Final = msgspec.json.Decoder(tuple[BillingPhase, ...])
-SESSION: Final = {"default_transaction_isolation": "read committed"}
-"""Session settings: each statement must see what others committed before it began."""
-
 
 class MeteredUse(NamedTuple):
     """The use of a feature by a tenant in a mode: what is locked, whatever the period."""

@@ -9,8 +9,8 @@ from tenantry.db.connection import Connection
 from tenantry.db.statements import BIGINT, BIGINTS, TEXTS, Statement
 from tenantry.domain.rate_limits import SLOTS, ShareGrant, ShareRequest
 
-SESSION: Final = {"synchronous_commit": "off", "default_transaction_isolation": "read committed"}
-"""Session settings: a crash may lose counts anyway, and each statement must see the latest ones."""
+SESSION: Final = {"synchronous_commit": "off"}
+"""Session settings: a crash may lose counts anyway."""
 
 # A separate statement, because a statement sees only what was committed before it began. The lock's
 # name is not the subject, which changes of the tenant lock for as long as a lost standby lets them

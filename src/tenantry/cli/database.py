@@ -26,6 +26,7 @@ from tenantry.common.logs import redact
 from tenantry.db.database import Database
 from tenantry.db.foreign_tables import ForeignTablesError
 from tenantry.db.pooler_detection import TransactionPoolerError
+from tenantry.db.sessions import UnusableEncodingError
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.tenants import is_tenant_id
@@ -212,6 +213,8 @@ def migrated(
         ) from None
     except TransactionPoolerError:
         raise CommandError(f"{setting}: {NO_SESSIONS}") from None
+    except UnusableEncodingError as error:
+        raise in_other_encoding(error, setting) from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise CommandError(
             f"{setting}: its role may not bring the schema up to date: {error.diag.message_primary}. "
@@ -234,6 +237,15 @@ def of_others(
     return CommandError(
         f"{setting}: tenantry wants a database of its own, and this one ({without_password(conninfo)}) has tables of "
         f"others, {error.found}: {remedy}."
+    )
+
+
+def in_other_encoding(
+    error: UnusableEncodingError, setting: str = Settings.database_url.name
+) -> CommandError:
+    """Make the error of a command whose database is not in UTF8."""
+    return CommandError(
+        f"{setting}: {error}: create another (CREATE DATABASE tenantry ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0)."
     )
 
 

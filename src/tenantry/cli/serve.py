@@ -24,12 +24,20 @@ import psycopg
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
-from tenantry.cli.database import NO_SESSIONS, database, migrated, of_others, settings_errors
+from tenantry.cli.database import (
+    NO_SESSIONS,
+    database,
+    in_other_encoding,
+    migrated,
+    of_others,
+    settings_errors,
+)
 from tenantry.cli.output import CommandError
 from tenantry.common import clock, logs
 from tenantry.common import process as this_process
 from tenantry.db.foreign_tables import ForeignTablesError, check_database_is_own
-from tenantry.db.pooler_detection import TransactionPoolerError, check_sessions
+from tenantry.db.pooler_detection import TransactionPoolerError
+from tenantry.db.sessions import UnusableEncodingError, open_session
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.server.accept_loop import HANDSHAKE_SECONDS, AcceptLoop, reject_new_connections
 from tenantry.server.asgi_types import AsgiApp
@@ -186,14 +194,15 @@ def _read_revision(conninfo: str) -> str | None:
     from tenantry.db.migrate import current_revision  # noqa: PLC0415  # slow to import
 
     try:
-        with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
-            check_sessions(connection, conninfo)
+        with open_session(conninfo) as connection:
             check_database_is_own(connection)
             return current_revision(connection)
     except ForeignTablesError as error:
         raise of_others(error, conninfo) from None
     except TransactionPoolerError:
         raise CommandError(f"DATABASE_URL: {NO_SESSIONS}") from None
+    except UnusableEncodingError as error:
+        raise in_other_encoding(error) from None
     except psycopg.errors.InsufficientPrivilege:
         raise CommandError(_NOT_GRANTED) from None
 

@@ -2,9 +2,9 @@
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, LiteralString, NamedTuple, TypeVar
+from typing import Any, Final, LiteralString, NamedTuple, Self, TypeVar
 
 import psycopg
 from psycopg import pq
@@ -12,6 +12,13 @@ from psycopg.abc import Params, PQGen
 from psycopg.adapt import Transformer
 from psycopg.waiting import wait_async
 
+from tenantry.db.sessions import (
+    CLIENT_ENCODING,
+    NO_SETTINGS,
+    SessionSettings,
+    check_encoding,
+    for_session,
+)
 from tenantry.db.statements import TEXT, BoundStatement, Statement
 
 API: Final = "tenantry_api"
@@ -20,27 +27,6 @@ BATCH: Final = "tenantry_batch"
 READ: Final = "tenantry_read"
 # the transaction's setting that names the tenant for row-level security
 TENANT: Final = "tenantry.tenant_id"
-
-
-SessionSettings = Mapping[str, str]
-"""PostgreSQL's settings of a session, by name."""
-NO_SETTINGS: Final[SessionSettings] = {}
-_SET: Final = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)"
-
-
-async def set_session(connection: psycopg.AsyncConnection[Any], settings: SessionSettings) -> None:
-    """Set these settings for the rest of the session. The caller commits: a rollback would undo
-    them.
-
-    PgBouncer rejects a connection with startup options, or drops them. In session mode it keeps
-    what is set here.
-    """
-    if settings:
-        await connection.execute(
-            _SET,
-            (list(settings), list(settings.values())),
-            prepare=False,
-        )
 
 
 class TransactionScope(NamedTuple):
@@ -65,7 +51,7 @@ Rows = list[tuple[Any, ...]]
 _Sent = tuple[Statement, bool]
 Result = TypeVar("Result")
 
-_BEGIN: Final = Statement("BEGIN")
+_BEGIN: Final = Statement("BEGIN ISOLATION LEVEL READ COMMITTED")  # behind a pooler too
 _COMMIT: Final = Statement("COMMIT")
 # The settings end with the transaction, so later users of the connection, or of a pooler's, do not
 # inherit them.
@@ -107,6 +93,32 @@ class Connection(psycopg.AsyncConnection[Any]):
         self._reader = Transformer(self)
         # the server's epoch when the connection was made, if it is known
         self.primary: PrimaryEpoch | None = None
+
+    @classmethod
+    async def connect(  # type: ignore[override]  # the other options are psycopg's
+        cls,
+        conninfo: str = "",
+        *,
+        settings: SessionSettings | None = NO_SETTINGS,
+        **options: Any,  # noqa: ANN401
+    ) -> Self:
+        """Connect as psycopg does, and set the session to `UNIFORM` and ``settings``.
+
+        Set nothing if ``settings`` is None: a pooler in transaction mode keeps no settings, so each
+        transaction sets its own. Raises `UnusableEncodingError`.
+        """
+        connection = await super().connect(
+            conninfo, **{**options, "client_encoding": CLIENT_ENCODING}
+        )
+        try:
+            check_encoding(connection.info)
+            if settings is not None:
+                # PgBouncer rejects a connection with startup options, or drops them.
+                await connection.run_batch(for_session(settings), commit=not connection.autocommit)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
 
     async def run_batch(self, *calls: BoundStatement, commit: bool = False) -> list[Rows]:
         """Send these statements at once, with a commit if ``commit``; return the rows of each.

@@ -22,17 +22,15 @@ from tenantry.common.tracing import Tracing
 from tenantry.db.batcher import NO_BATCH_METRICS, BatchMetrics
 from tenantry.db.connection import (
     ACROSS_TENANTS,
-    NO_SETTINGS,
     Connection,
     Rows,
-    SessionSettings,
     TransactionScope,
-    set_session,
 )
 from tenantry.db.failover_detection import FailoverDetector, servers_of
 from tenantry.db.roles import RLS_ENABLED, TAKE_BATCH
+from tenantry.db.sessions import NO_SETTINGS, SessionSettings, for_transaction
 from tenantry.db.standby_waits import PREPARE_CHANGE, StandbyWaits, WaitObserver, commit_change
-from tenantry.db.statements import TEXT, BoundStatement, Statement
+from tenantry.db.statements import BoundStatement, Statement
 from tenantry.domain.errors import DatabaseUnavailableError
 
 _Result = TypeVar("_Result")
@@ -53,21 +51,13 @@ _UNREACHABLE: Final = "The database is unreachable. Try again shortly."
 _IN_CONFLICT: Final = "Another change was made to the same data at the same time. Try again."
 OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege)
 """Errors after which a new connection may reach another server, or find roles that now exist."""
-# The server's side of `_KEEPALIVE`, UTC for times, and a limit for clients that hang in a
-# transaction with locks.
-_SESSION: Final[SessionSettings] = {
-    "TimeZone": "UTC",
-    "idle_in_transaction_session_timeout": "10000",
+# The server's side of `_KEEPALIVE`.
+_SERVER_KEEPALIVE: Final[SessionSettings] = {
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
-_FOR_TRANSACTION: Final = Statement(
-    "SELECT set_config('statement_timeout', $1, true), set_config('TimeZone', 'UTC', true), "
-    "set_config('idle_in_transaction_session_timeout', '10000', true)",
-    TEXT,
-)
 _SNAPSHOT: Final = Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 # Cached plans made while a table is small would still read all of it when it has grown. A bitmap
 # scan would read a tenant's whole history to find the next event. Planning again, or compiling,
@@ -93,17 +83,25 @@ logger = logging.getLogger(__name__)
 
 
 def servers(conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> FailoverDetector:
-    """Return the servers of a connection string, whose sessions have a time limit for each
-    statement and UTC.
-    """
-    limit = str(round(timeouts.statement * 1000))
+    """Return the servers of a connection string, whose sessions have our time limits."""
     return FailoverDetector(
-        _with_keepalives(for_writes(conninfo), timeouts), {**_SESSION, "statement_timeout": limit}
+        _with_keepalives(for_writes(conninfo), timeouts),
+        {**_SERVER_KEEPALIVE, **_time_limits(timeouts)},
     )
 
 
 def _servers_behind(pooler: str, timeouts: Timeouts) -> FailoverDetector:
     return FailoverDetector(_with_keepalives(for_writes(pooler), timeouts))
+
+
+def _time_limits(timeouts: Timeouts) -> SessionSettings:
+    """Return the limit of a statement, and that of a client that hangs in a transaction with
+    locks.
+    """
+    return {
+        "statement_timeout": str(round(timeouts.statement * 1000)),
+        "idle_in_transaction_session_timeout": "10000",
+    }
 
 
 def has_several_hosts(conninfo: str) -> bool:
@@ -141,16 +139,20 @@ def new_pool(
     size: int,
     prepare: Callable[[Connection], Awaitable[None]],
     *,
-    prepare_threshold: int | None = 5,
+    keeps_sessions: bool = True,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
 ) -> AsyncConnectionPool[Connection]:
-    """Make a closed pool. ``prepare`` runs on each new connection, and commits;
-    ``prepare_threshold`` is psycopg's.
+    """Make a closed pool. ``prepare`` runs on each new connection, and commits. A pooler in
+    transaction mode keeps no sessions: they get no settings and prepare no statements.
     """
+    of_session: dict[str, Any] = (
+        {"settings": failover.settings}
+        if keeps_sessions
+        else {"settings": None, "prepare_threshold": None}
+    )
 
     async def configure(connection: Connection) -> None:
         await failover.accept(connection)
-        await set_session(connection, failover.settings)
         await prepare(connection)
 
     async def check(connection: Connection) -> None:
@@ -162,7 +164,7 @@ def new_pool(
 
     pool = AsyncConnectionPool(
         failover.conninfo,
-        kwargs={"prepare_threshold": prepare_threshold},
+        kwargs=of_session,
         connection_class=Connection,
         min_size=1,
         max_size=size,
@@ -222,13 +224,14 @@ class Database:
         self._metrics_of = metrics_of
         self._tracing = tracing
         self._name = _name_of(conninfo)
-        self._uses_pooler = pooler is not None
+        # where a pooler keeps no settings
+        self._first = [for_transaction(_time_limits(timeouts))] if pooler else []
         self.failover = servers(conninfo, timeouts)
         self._pool = new_pool(
             _servers_behind(pooler, timeouts) if pooler else self.failover,
             pool_size,
             _check_roles,
-            prepare_threshold=None if pooler else 5,
+            keeps_sessions=pooler is None,
             timeouts=timeouts,
         )
         # Not over the pool: while all its connections are in use, changes would wait their full
@@ -272,8 +275,8 @@ class Database:
         way.
         """
         async with self._connected() as connection:
-            first = [_SNAPSHOT()] if is_snapshot else []
-            await connection.enter(scope, before=[*first, *self._settings()])
+            snapshot = [_SNAPSHOT()] if is_snapshot else []
+            await connection.enter(scope, before=[*snapshot, *self._first])
             yield connection
 
     @asynccontextmanager
@@ -291,7 +294,7 @@ class Database:
         wait. Else as `transaction`.
         """
         async with turn or nullcontext(), self._connected() as connection:
-            await connection.enter(scope, before=self._settings(), then=[PREPARE_CHANGE()])
+            await connection.enter(scope, before=self._first, then=[PREPARE_CHANGE()])
             yield connection
             change = await commit_change(connection, entering=[connection.entering(ACROSS_TENANTS)])
         await self.standby_waits.wait(change)
@@ -311,12 +314,6 @@ class Database:
             raise DatabaseUnavailableError(_IN_CONFLICT) from error
         except UNAVAILABLE as error:
             raise DatabaseUnavailableError(_UNREACHABLE) from error
-
-    def _settings(self) -> list[BoundStatement]:
-        """Return what sets a transaction's limits where a pooler keeps no settings."""
-        if not self._uses_pooler:
-            return []
-        return [_FOR_TRANSACTION(str(round(self.timeouts.statement * 1000)))]
 
     async def _ask(self, calls: Sequence[BoundStatement]) -> list[Rows]:
         """Run statements for `StandbyWaits`. Raises `DatabaseUnavailableError`."""
@@ -444,13 +441,13 @@ class Lane:
         try:
             conninfo = self.failover.conninfo()
             connection = await Connection.connect(
-                conninfo, autocommit=autocommit, prepare_threshold=0
+                conninfo,
+                settings={**self.failover.settings, **BY_INDEX, **self.settings},
+                autocommit=autocommit,
+                prepare_threshold=0,
             )
             try:
                 await self.failover.accept(connection)
-                await set_session(
-                    connection, {**self.failover.settings, **BY_INDEX, **self.settings}
-                )
                 await take_role(connection)
             except BaseException:
                 await connection.close()

@@ -11,13 +11,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.common.clock import exponential
-from tenantry.db.connection import (
-    NO_SETTINGS,
-    Connection,
-    PrimaryEpoch,
-    SessionSettings,
-    set_session,
-)
+from tenantry.db.connection import Connection, PrimaryEpoch
+from tenantry.db.sessions import NO_SETTINGS, SessionSettings
 
 _HOST_KEYS: Final = ("host", "hostaddr", "port")
 # The timeline that the server writes to. A promotion increases it at once; checkpoints report it
@@ -109,9 +104,8 @@ class FailoverDetector:
     async def _epochs_of(self, server: dict[str, str]) -> AsyncIterator[PrimaryEpoch | None]:
         """Ask a server again and again, over one connection."""
         parameters: dict[str, Any] = {**self._given, **server, "target_session_attrs": "any"}
-        async with await Connection.connect(make_conninfo(**parameters)) as connection:
-            await set_session(connection, self.settings)
-            await connection.commit()
+        conninfo = make_conninfo(**parameters)
+        async with await Connection.connect(conninfo, settings=self.settings) as connection:
             while True:
                 async with asyncio.timeout(_ANSWER_TIMEOUT):
                     epoch = await _epoch(connection)

@@ -13,7 +13,7 @@ from tenantry.db import roles
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database, for_writes
 from tenantry.db.foreign_tables import VERSION_TABLE, check_database_is_own
-from tenantry.db.pooler_detection import check_sessions
+from tenantry.db.sessions import open_session
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # arbitrary, and the same in every release: one migration runs at a time
@@ -68,11 +68,11 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
     If the server has the roles of `tenantry.db.roles`, also grant their privileges and enable
     row-level security. Safe in several processes at once and while services run. Retries locks for
     some minutes. Raises `ForeignTablesError` for a database of others, `TransactionPoolerError`,
-    and `psycopg.OperationalError` if the database is unreachable or a table stays locked.
+    `UnusableEncodingError`, and `psycopg.OperationalError` if the database is unreachable or a
+    table stays locked.
     """
     conninfo = for_writes(conninfo)
-    with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
-        check_sessions(connection, conninfo)  # the lock is one of the session
+    with open_session(conninfo) as connection:
         _lock(connection)
         try:
             check_database_is_own(connection)
@@ -104,7 +104,7 @@ def grant(conninfo: str, login: str) -> None:
     """Let an existing login run the service. Raises `RolesMissingError` and
     `psycopg.errors.UndefinedObject`.
     """
-    with psycopg.connect(for_writes(conninfo), autocommit=True, connect_timeout=5) as connection:
+    with open_session(for_writes(conninfo)) as connection:
         _lock(connection)  # until the connection closes
         roles.grant_membership(connection, login)
         _grant_privileges(connection)
@@ -152,9 +152,9 @@ def _upgrade(conninfo: str, migrations: Path) -> None:
     from sqlalchemy.pool import NullPool  # noqa: PLC0415
 
     def connect() -> psycopg.Connection:
-        connection = psycopg.connect(conninfo)
+        connection = open_session(conninfo)
         connection.execute(_SET_LOCK_TIMEOUT)
-        connection.commit()
+        connection.autocommit = False
         return connection
 
     engine = create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool)

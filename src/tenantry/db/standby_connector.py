@@ -9,8 +9,9 @@ from datetime import datetime
 import msgspec
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
-from tenantry.db.connection import Connection, SessionSettings, set_session
+from tenantry.db.connection import Connection
 from tenantry.db.database import is_lost, take_role
+from tenantry.db.sessions import SessionSettings
 from tenantry.db.standby_registry import StandbyRegistry
 from tenantry.db.standby_store import read_identity
 from tenantry.domain.standby_checks import (
@@ -150,10 +151,11 @@ class StandbyConnector:
         self._warned[number] = text
 
     async def _open(self, number: int, conninfo: str) -> StandbyLink:
-        connection = await Connection.connect(conninfo, autocommit=True, prepare_threshold=0)
+        connection = await Connection.connect(
+            conninfo, settings=self.settings, autocommit=True, prepare_threshold=0
+        )
         try:
             identity = await read_identity(connection)
-            await set_session(connection, self.settings)
             await take_role(connection)
             await self.registry.use(identity)
         except BaseException:

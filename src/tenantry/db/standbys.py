@@ -4,17 +4,15 @@ from collections.abc import Callable
 from typing import Final
 
 from tenantry.common.clock import lease_clock
-from tenantry.db.connection import SessionSettings
 from tenantry.db.database import BY_INDEX, Database, Lane, standby_hosts
+from tenantry.db.sessions import SessionSettings
 from tenantry.db.standby_connector import StandbyConnector
 from tenantry.db.standby_lane import CheckObserver, StandbyLane
 from tenantry.db.standby_registry import StandbyRegistry
 from tenantry.domain.standby_checks import ANSWER_TIMEOUT
 
-# In one snapshot for the whole transaction, a lookup would see less than the standby has replayed.
 _SESSION: Final[SessionSettings] = {
     **BY_INDEX,
-    "default_transaction_isolation": "read committed",
     "statement_timeout": str(round(ANSWER_TIMEOUT * 1000)),
 }
 

@@ -13,7 +13,6 @@ from procrastinate.worker import Worker
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts, exponential
 from tenantry.db import outbox_store
-from tenantry.db.connection import set_session
 from tenantry.db.database import OUTGROWN, new_pool, servers, take_role
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.db.job_names import DELIVER_MAIL
@@ -90,11 +89,8 @@ class JobQueue:
         failover = failover or servers(conninfo, timeouts)
         self._pool = new_pool(failover, _POOL_SIZE, take_role, timeouts=timeouts)
 
-        async def prepare_listening(connection: psycopg.AsyncConnection[Any]) -> None:
-            await set_session(connection, failover.settings)
-            await take_role(connection)
-
-        self._app = App(connector=PsycopgConnector(configure=prepare_listening))
+        # for the connection that listens, which procrastinate makes as the pool makes its own
+        self._app = App(connector=PsycopgConnector(configure=take_role))
         logging.getLogger("procrastinate.worker").addFilter(as_information)
         # some of it only when the process ends
         logging.getLogger("asyncio").addFilter(keep_unless_unavailable)

@@ -40,6 +40,8 @@ from tenantry.cli.serve import configure_logs, end_on_sigterm, run_server
 from tenantry.common.clock import system_clock
 from tenantry.common.files import write_private
 from tenantry.common.secret import Secret
+from tenantry.db.pooler_detection import TransactionPoolerError
+from tenantry.db.sessions import open_session
 from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.settings import (
@@ -275,9 +277,9 @@ def _check_tenants(conninfo: str) -> None:
     from tenantry.db.migrate import current_revision  # noqa: PLC0415  # slow to import
 
     try:
-        with psycopg.connect(conninfo, connect_timeout=5) as connection:
+        with open_session(conninfo) as connection:
             revision = current_revision(connection)
-    except psycopg.Error:
+    except (psycopg.Error, TransactionPoolerError):
         return  # the migration reports the error
     if revision is not None and asyncio.run(example_data.has_other_tenants(conninfo)):
         raise CommandError(

@@ -20,6 +20,7 @@ from tenantry.db.failover_detection import FailoverDetector
 from tenantry.db.foreign_tables import listed
 from tenantry.db.migrate import newest_revision
 from tenantry.db.pooler_detection import keeps_sessions
+from tenantry.db.sessions import UnusableEncodingError
 from tenantry.domain.api_keys import KeyFormat, Pepper
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.settings import Settings, SettingsError
@@ -51,6 +52,8 @@ async def check_database(
         async with lane.use(autocommit=True) as connection:
             return await _check_all(connection, settings, now)
     except DatabaseUnavailableError as error:
+        if isinstance(error.__cause__, UnusableEncodingError):
+            return [problem("database.encoding", encoding=error.__cause__.encoding)]
         return [problem("database.unusable", trouble=trouble_of(error.__cause__))]
     except psycopg.Error as error:
         return [problem("database.unusable", trouble=f"a query failed (SQLSTATE {error.sqlstate})")]
