@@ -22,6 +22,7 @@ from tenantry.db.migrate import grant, migrate
 from tenantry.db.outbox import Outbox
 from tenantry.db.roles import ROLES, SERVICE_ROLES, RolesMissingError
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
+from tenantry.jobs.database_metrics import DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
@@ -38,6 +39,11 @@ from tests.support.rows import BODY_OF, ONE, add_rows
 from tests.support.service import KEYS, PROJECTS, Service, running_service
 from tests.support.smtp import LOOPBACK, MailServer
 from tests.support.smtp import running as running_mail
+
+WAITING_EVENT: Final = """
+INSERT INTO outbound_events (epoch, version, type, org_id, at, recorded_at, data)
+VALUES ((SELECT outbound_epoch()), 1, 'tenant.created', 'acme', now(), clock_timestamp() - interval '10 minutes', '{}')
+"""
 
 
 @contextmanager
@@ -479,3 +485,27 @@ async def ended(
         await connection.execute(
             "UPDATE tenants SET deleted_at = now() - %s WHERE id = %s", (since, tenant_id)
         )
+
+
+async def test_the_login_finds_the_transaction_of_another_that_delays_events(
+    conninfo: str, role: str, postgres: PostgresServer
+) -> None:
+    """It is shown who writes, but not since when."""
+    grant(conninfo, role)
+    login = make_conninfo(conninfo, user=role)
+    named = make_conninfo(postgres.conninfo, application_name="nightly import")
+    with psycopg.connect(named) as slow, psycopg.connect(conninfo) as recording:
+        slow.execute("SELECT pg_current_xact_id()")
+        process = f"process {slow.info.backend_pid}"
+        recording.execute(WAITING_EVENT)
+        recording.commit()
+        findings = await check_database(login, checked_settings(), system_clock())
+        async with Database(login, pool_size=1) as database:
+            metrics = await DatabaseMetrics(database).read()
+    [found] = [each for each in findings if each.subject == "events"]
+    expected = f"at least 10 min: {process}, database postgres, application nightly import"
+    assert found.message == f"the oldest transaction that writes has been open for {expected}"
+    [gauge] = [each for each in metrics or () if each.name.startswith("tenantry_oldest_writing")]
+    [sample] = gauge.samples
+    assert tuple(sample.labels.values()) == (process, "postgres", "nightly import")
+    assert 600 <= sample.value < 660

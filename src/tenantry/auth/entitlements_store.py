@@ -26,6 +26,7 @@ from tenantry.domain.permissions import Mode
 
 _billing_phases: Final = msgspec.json.Decoder(tuple[BillingPhase, ...])
 
+
 class MeteredUse(NamedTuple):
     """The use of a feature by a tenant in a mode: what is locked, whatever the period."""
 

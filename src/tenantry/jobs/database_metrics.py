@@ -18,6 +18,7 @@ from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.webhooks import WebhookEndpoint
 from tenantry.jobs import runs_store
 from tenantry.notifications import mail_delivery_store as mails
+from tenantry.outbound.events_store import LONGEST_WRITER, OldestWriter, read_oldest_writer
 from tenantry.outbound.webhooks import read_states
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class DatabaseMetrics:
                     *await _jobs(connection),
                     *await _job_runs(connection),
                     *await _outbound_webhooks(connection, self._endpoints),
+                    await _oldest_writer(connection),
                 ]
         except DatabaseUnavailableError:
             return None
@@ -129,6 +131,22 @@ async def _job_runs(connection: Connection) -> list[Metric]:
         if run.last_success or task in PERIODIC:
             last.add_metric((task,), run.last_success)
     return [runs, last]
+
+
+async def _oldest_writer(connection: Connection) -> Metric:
+    """Return the age of the oldest transaction that writes. It is named only once it is too old:
+    each name is another series.
+    """
+    oldest = await read_oldest_writer(connection) or OldestWriter()
+    gauge = Gauge(
+        "tenantry_oldest_writing_transaction_seconds",
+        "How long the oldest transaction of the server that writes has been open.",
+        labels=("transaction", "database", "application"),
+    )
+    is_named = oldest.seconds >= LONGEST_WRITER
+    labels = (oldest.name, oldest.database, oldest.application) if is_named else ("", "", "")
+    gauge.add_metric(labels, oldest.seconds)
+    return gauge
 
 
 async def _outbound_webhooks(

@@ -10,8 +10,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tenantry.db.connection import Connection
+from tenantry.db.roles import TAKE_STATISTICS
+from tenantry.db.statements import Statement
 from tenantry.domain.outbound_events import NewEvent, OutboundEvent, event_id
 
+LONGEST_WRITER: Final = 30
+"""Seconds for which a transaction that writes may be open: then it is named."""
 MAX_SCANNED_EVENTS: Final = 10_000
 """How many events one reading looks at: a filter may match few of them."""
 
@@ -90,6 +94,28 @@ SELECT epoch, xid::text::bigint, version, type, org_id, at, data::text
  LIMIT %(limit)s
 """
 
+_WAITING: Final = Statement("""
+SELECT extract(epoch FROM clock_timestamp() - recorded_at)::bigint
+  FROM outbound_events
+ WHERE (epoch, xid) >= ((SELECT max(epoch) FROM outbound_epochs), pg_snapshot_xmin(pg_current_snapshot()))
+ ORDER BY epoch, xid, version
+ LIMIT 1
+""")
+# The transaction at the horizon, of whichever database. The start of others is shown to members of
+# pg_read_all_stats only.
+_OLDEST_WRITER: Final = Statement("""
+SELECT name, database, application, seconds::bigint
+  FROM (SELECT 'process ' || pid AS name, coalesce(datname::text, '') AS database,
+               coalesce(application_name, '') AS application,
+               backend_xid AS xid, extract(epoch FROM clock_timestamp() - xact_start) AS seconds
+          FROM pg_stat_activity
+         UNION ALL
+        SELECT 'prepared transaction ' || gid, database::text, '',
+               transaction, extract(epoch FROM clock_timestamp() - prepared)
+          FROM pg_prepared_xacts) AS open
+ WHERE xid = pg_snapshot_xmin(pg_current_snapshot())::xid
+""")
+
 
 class Position(NamedTuple):
     """A place in the order: that of an event, or with zeros the place before those of an epoch.
@@ -123,6 +149,23 @@ class Portion(NamedTuple):
     is_last: bool
 
 
+class OldestWriter(NamedTuple):
+    """The oldest of the transactions that write, in all databases of the server: the feed and the
+    webhooks wait for it.
+    """
+
+    name: str = ""
+    """Its process, or its name as a prepared transaction; empty if the server does not show it."""
+    database: str = ""
+    application: str = ""
+    seconds: int = 0
+    """For how long it has been open."""
+    is_exact: bool = True
+    """Otherwise it has been open for at least this time: its start is not shown to the login, but
+    an event has been waiting for so long.
+    """
+
+
 async def insert(connection: Connection, events: Sequence[NewEvent], now: datetime) -> None:
     """Add events, in one round trip."""
     await connection.execute(
@@ -135,6 +178,21 @@ async def insert(connection: Connection, events: Sequence[NewEvent], now: dateti
             [msgspec.json.encode(each.data).decode() for each in events],
         ),
     )
+
+
+async def read_oldest_writer(connection: Connection) -> OldestWriter | None:
+    """Return the oldest transaction that writes, if there is one.
+
+    The last statement of a transaction: the rest would run in a role that sees statistics alone.
+    """
+    waiting, _, found = await connection.run_batch(_WAITING(), TAKE_STATISTICS(), _OLDEST_WRITER())
+    waited = max(0, waiting[0][0]) if waiting else 0
+    if not found:
+        return OldestWriter(seconds=waited, is_exact=False) if waited else None
+    name, database, application, seconds = found[0]
+    if seconds is None:
+        return OldestWriter(name, database, application, waited, is_exact=False)
+    return OldestWriter(name, database, application, seconds)
 
 
 async def newest_epoch(connection: Connection) -> int:

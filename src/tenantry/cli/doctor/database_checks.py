@@ -12,7 +12,7 @@ from tenantry.cli.doctor import Finding, Level, ok, problem, problem_if
 from tenantry.cli.doctor import doctor_store as store
 from tenantry.cli.doctor.connection_troubles import trouble_of
 from tenantry.cli.doctor.ledger_checks import check_ledger, check_tenants
-from tenantry.cli.doctor.outbound_checks import check_transactions, check_webhooks
+from tenantry.cli.doctor.outbound_checks import check_webhooks, check_writers
 from tenantry.cli.doctor.standby_checks import check_standbys
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane, for_writes, has_several_hosts, take_role
@@ -80,7 +80,6 @@ async def _check_all(
     server = await store.read_settings(connection)
     findings = [judge_server(server), schema]
     findings += await _run("connections", _check_connections(connection, server, settings))
-    findings += await _run("events", check_transactions(connection))
     await take_role(connection)
     if schema.level is Level.ERROR:
         return findings
@@ -92,6 +91,7 @@ async def _check_all(
     findings += await _run("IMPORTED_KEY_PATTERN", _check_imported(connection, settings, now))
     findings += await _run("billing ledger", check_ledger(connection, settings, now))
     findings += await _run("tenants", check_tenants(connection, settings, now))
+    findings += await _run("events", check_writers(connection))
     findings += await _run("webhooks", check_webhooks(connection, settings))
     return findings
 

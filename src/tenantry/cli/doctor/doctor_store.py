@@ -72,21 +72,6 @@ SELECT name, CASE WHEN {REGISTRATION_IS_VALID} THEN ceil(extract(epoch FROM expi
   FROM check_standbys
  ORDER BY name
 """  # noqa: S608  # our own expression
-# What a snapshot sees as running, of all databases of the server. Transactions of other logins have
-# no time, unless the login may read all statistics.
-OLDEST_TRANSACTION: Final = """
-SELECT who, database, application, seconds::integer
-  FROM (SELECT 'process ' || pid AS who, datname::text AS database, application_name AS application,
-               backend_xid AS xid, extract(epoch FROM clock_timestamp() - xact_start) AS seconds
-          FROM pg_stat_activity
-         WHERE backend_xid IS NOT NULL AND xact_start IS NOT NULL
-         UNION ALL
-        SELECT 'prepared transaction ' || gid, database::text, '',
-               transaction, extract(epoch FROM clock_timestamp() - prepared)
-          FROM pg_prepared_xacts) open
- ORDER BY age(xid) DESC
- LIMIT 1
-"""
 
 # For `read_names`
 
@@ -143,15 +128,6 @@ class RegisteredStandby(NamedTuple):
     seconds_left: int | None
 
 
-class OpenTransaction(NamedTuple):
-    """A transaction that writes: whose it is, and for how many seconds it has been open."""
-
-    who: str
-    database: str
-    application: str
-    seconds: int
-
-
 class Login(NamedTuple):
     """The login of `DATABASE_URL`, and whether it takes the service's roles and owns the tables."""
 
@@ -203,12 +179,6 @@ async def read_login(connection: Connection) -> Login:
     parameters = {"roles": list(SERVICE_ROLES), "number": len(SERVICE_ROLES)}
     [row] = await connection.fetch(LOGIN, parameters)
     return Login(*row)
-
-
-async def read_oldest_transaction(connection: Connection) -> OpenTransaction | None:
-    """Return the oldest of the writing transactions that are open and shown to the login."""
-    row = await connection.fetch_row(OLDEST_TRANSACTION)
-    return OpenTransaction(*row) if row else None
 
 
 async def read_registered_standbys(connection: Connection) -> list[RegisteredStandby]:

@@ -1,41 +1,36 @@
 """Checks of what leaves tenantry: the feed of changes, and the endpoints of webhooks."""
 
 from collections.abc import Iterator
-from datetime import timedelta
-from typing import Final
 
 from tenantry.cli.doctor import Finding, ok, problem
-from tenantry.cli.doctor import doctor_store as store
-from tenantry.cli.doctor.doctor_store import OpenTransaction
 from tenantry.cli.output import counted, largest_unit, minute, printable
 from tenantry.db.connection import Connection
+from tenantry.outbound.events_store import LONGEST_WRITER, OldestWriter, read_oldest_writer
 from tenantry.outbound.webhooks import EndpointState, read_states
 from tenantry.settings import Settings
 
-LONGEST_TRANSACTION: Final = timedelta(minutes=2)
-"""From when on an open transaction is reported."""
 
-
-def judge_transaction(
-    oldest: OpenTransaction | None, longest: timedelta = LONGEST_TRANSACTION
-) -> list[Finding]:
+def judge_writer(oldest: OldestWriter | None) -> list[Finding]:
     """Judge whether the feed waits for a transaction that stays open."""
-    if oldest is None or oldest.seconds < longest.total_seconds():
+    if oldest is None:
         return []
-    return [
-        problem(
-            "events.waiting",
-            age=largest_unit(oldest.seconds),
-            who=printable(oldest.who),
-            database=printable(oldest.database),
-            application=printable(oldest.application) or "(not set)",
-        )
-    ]
+    age = largest_unit(oldest.seconds)
+    opened = age if oldest.is_exact else f"at least {age}"
+    name = printable(oldest.name) or "not shown to this login"
+    database = printable(oldest.database) or "-"
+    application = printable(oldest.application) or "(not set)"
+    text = (
+        f"the oldest transaction that writes has been open for {opened}: {name}, "
+        f"database {database}, application {application}"
+    )
+    if oldest.seconds >= LONGEST_WRITER:
+        return [problem("events.waiting", text=text)]
+    return [ok("events", text)]
 
 
-async def check_transactions(connection: Connection) -> list[Finding]:
-    """Check whether the feed waits for a transaction that stays open, as the login."""
-    return judge_transaction(await store.read_oldest_transaction(connection))
+async def check_writers(connection: Connection) -> list[Finding]:
+    """Check whether the feed waits for a transaction that stays open."""
+    return judge_writer(await read_oldest_writer(connection))
 
 
 async def check_webhooks(connection: Connection, settings: Settings) -> list[Finding]:
