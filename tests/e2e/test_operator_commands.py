@@ -368,7 +368,7 @@ async def test_each_line_of_a_json_log_is_an_object(
                 await service.until("There is no schema yet, and this release needs ", "err")
                 assert (await invoke_async("migrate", folder=tmp_path, **values)).code == 0
             await service.until(
-                "tenantry is ready at" if "serve" in command else "worker: running the jobs", "err"
+                "tenantry is ready at" if "serve" in command else "worker: started", "err"
             )
             assert await service.end(signal.SIGTERM) == 0
     assert service.text["out"] == ""

@@ -178,7 +178,7 @@ async def test_running_worker_continues_once_the_roles_are_granted(
             mailer = Mailer(parse_smtp_url(f"smtp://{LOOPBACK}:{server.port}", "a@example.com"))
             mail = MailService(database, mailer, system_clock)
             work = Work(mail, RetentionService(database, timedelta(days=90), system_clock))
-            with watched("tenantry.jobs.queue") as log:
+            with watched("tenantry.jobs") as log:
                 task = asyncio.create_task(queue.run_worker(work, polling_interval=0.02))
                 await log.until("the job worker was interrupted")
             grant(conninfo, role)

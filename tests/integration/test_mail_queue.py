@@ -17,6 +17,7 @@ import pytest
 from tenantry.common.clock import Timeouts
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
+from tenantry.db.migrate import migrate
 from tenantry.db.outbox import Outbox
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
@@ -382,6 +383,23 @@ async def test_a_worker_waits_for_an_unavailable_database(
             await queued(database)
             await mails(server, 2)
     assert log.count("interrupted") == 1
+
+
+async def test_a_worker_without_a_schema_continues_only_once_there_is_one(
+    postgres: PostgresServer, server: MailServer
+) -> None:
+    with postgres.database(migrated=False) as conninfo, watched("tenantry.jobs") as log:
+        queue, database = JobQueue(conninfo), Database(conninfo, pool_size=1)
+        await queue.open()
+        await database.open()
+        async with worker(queue, work_with(database, server)):
+            await log.until("the job worker was interrupted")
+            await asyncio.to_thread(migrate, conninfo)
+            await queued(database)
+            await mails(server, 1)
+        await database.close()
+        await queue.close()
+    assert log.count("the job worker continues") == 1
 
 
 async def test_a_worker_logs_the_loss_of_its_database_in_one_line(

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -12,7 +12,8 @@ import uvloop
 from psycopg import pq
 
 from tenantry.db import statements as kinds
-from tenantry.db.connection import Connection
+from tenantry.db.connection import ACROSS_TENANTS, Connection
+from tenantry.db.database import Database
 from tenantry.db.statements import ParameterType, Statement
 
 ONE = Statement("SELECT 1")
@@ -157,3 +158,19 @@ async def ask_for_ever(conninfo: str, served: asyncio.Event) -> None:
                 while True:
                     assert await connection.run_batch(ONE(), commit=True) == [[(1,)]]
                     served.set()
+
+
+async def announcing(database: Database, announced: list[str], statement: LiteralString) -> None:
+    async with database.transaction(ACROSS_TENANTS) as connection:
+        connection.after_commit(lambda: announced.append(statement))
+        await connection.execute(statement)
+        assert announced == []
+
+
+async def test_what_was_done_is_announced_once_it_is_committed(emptied: str) -> None:
+    announced: list[str] = []
+    async with Database(emptied, pool_size=1) as database:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            await announcing(database, announced, "SELECT 1 / 0")
+        await announcing(database, announced, "SELECT 1")
+    assert announced == ["SELECT 1"]

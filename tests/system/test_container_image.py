@@ -141,7 +141,7 @@ def test_the_image_serves_without_privileges_and_ends_in_order(containers: Conta
 def test_the_image_runs_the_jobs_and_ends_in_order(containers: Containers) -> None:
     engine = containers.engine
     containers.run("--name", "working", "--detach", IMAGE, "worker")
-    until(lambda: "worker: running the jobs" in engine.logs("working").stderr, engine, "working")
+    until(lambda: "worker: started" in engine.logs("working").stderr, engine, "working")
     # it answers no requests: the check of the health is one of the service
     assert not engine.is_healthy("working")
     assert ended(engine, "working") == 0

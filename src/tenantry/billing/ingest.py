@@ -544,7 +544,7 @@ async def apply_parked(
         connection, context, Work(tenant_id=tenant_id, parked=waiting), policy, now
     )
     await write(connection, changes, outbox, now)
-    log_payments(changes.unparked)
+    connection.after_commit(partial(log_payments, changes.unparked))
 
 
 async def _begun_by_waiting(

@@ -238,7 +238,7 @@ async def _run_worker(settings: Settings, conninfo: str) -> None:
     # not an exception in the signal handler, which could interrupt the event loop anywhere
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    _say(settings, "worker: running the jobs; Ctrl-C stops")
+    _say(settings, "worker: started; Ctrl-C stops it")
     await asyncio.wait(
         (jobs, asyncio.ensure_future(stop_now.wait())), return_when=asyncio.FIRST_COMPLETED
     )

@@ -91,6 +91,8 @@ class Connection(psycopg.AsyncConnection[Any]):
         self._names: dict[Statement, bytes] = {}
         self._prepared_count = 0
         self._reader = Transformer(self)
+        self.announcements: list[Callable[[], None]] = []
+        """What `Database` calls once the transaction is committed; see `after_commit`."""
         # the server's epoch when the connection was made, if it is known
         self.primary: PrimaryEpoch | None = None
 
@@ -217,6 +219,12 @@ class Connection(psycopg.AsyncConnection[Any]):
         """
         await self.run_batch(*before, self.entering(scope), *then)
         self._scope = scope
+
+    def after_commit(self, announce: Callable[[], None]) -> None:
+        """Call this once the transaction is committed, in the order of these calls; never if it is
+        rolled back. For transactions of `Database`, such as for a log line that says what was done.
+        """
+        self.announcements.append(announce)
 
     def entering(self, scope: TransactionScope) -> BoundStatement:
         """Return the statement by which a transaction takes the role of a scope."""

@@ -302,9 +302,11 @@ class Database:
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Connection]:
         """Use a connection of the pool; the block commits. Raises `DatabaseUnavailableError`."""
+        announcements: list[Callable[[], None]] = []
         try:
             with _span(self._tracing, self._name):
                 async with self._pool.connection() as connection:
+                    connection.announcements = announcements
                     try:
                         yield connection
                     except OUTGROWN:
@@ -314,6 +316,8 @@ class Database:
             raise DatabaseUnavailableError(_IN_CONFLICT) from error
         except UNAVAILABLE as error:
             raise DatabaseUnavailableError(_UNREACHABLE) from error
+        for announce in announcements:
+            announce()
 
     async def _ask(self, calls: Sequence[BoundStatement]) -> list[Rows]:
         """Run statements for `StandbyWaits`. Raises `DatabaseUnavailableError`."""

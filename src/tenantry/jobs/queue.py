@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import psycopg
 from procrastinate import App, JobContext, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
+from procrastinate.jobs import Job
+from procrastinate.manager import JobManager
 from procrastinate.middleware import AsyncCallNext
 from procrastinate.worker import Worker
 
@@ -70,6 +72,19 @@ class _RunningJobs:
         return lost
 
 
+class _ObservedJobManager(JobManager):
+    """Calls ``fetched`` after each successful look for a job: then the worker works."""
+
+    def __init__(self, connector: PsycopgConnector) -> None:
+        super().__init__(connector)
+        self.fetched: Callable[[], None] = lambda: None
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        job = await super().fetch_job(queues, worker_id)
+        self.fetched()
+        return job
+
+
 class JobQueue:
     """The job queue of one process. `open` it before running a worker.
 
@@ -90,7 +105,9 @@ class JobQueue:
         self._pool = new_pool(failover, _POOL_SIZE, take_role, timeouts=timeouts)
 
         # for the connection that listens, which procrastinate makes as the pool makes its own
-        self._app = App(connector=PsycopgConnector(configure=take_role))
+        connector = PsycopgConnector(configure=take_role)
+        self._app = App(connector=connector)
+        self._app.job_manager = self._jobs = _ObservedJobManager(connector)
         logging.getLogger("procrastinate.worker").addFilter(as_information)
         # some of it only when the process ends
         logging.getLogger("asyncio").addFilter(keep_unless_unavailable)
@@ -142,6 +159,7 @@ class JobQueue:
             "stalled_worker_timeout": _STALLED_AFTER,
             "worker_middleware": [running.run],
         }
+        self._jobs.fetched = unavailable.end_interruption
         with unavailable.installed():
             beside = [asyncio.create_task(self._requeue_lost(running, lost_after))]
             if work.webhooks is not None:
@@ -163,28 +181,16 @@ class JobQueue:
         failures = 0
         while True:
             began = clock()
-            trouble = await self._run_until_interrupted(options, unavailable)
+            trouble = await self._run_until_interrupted(options)
             _raise_if_canceled()
             failures = 1 if clock() - began > _SOUND else failures + 1
-            if failures == 1:
-                text = "the job worker was interrupted and will retry: %s"
-                logger.error(text, unavailable.reason or trouble)
-            unavailable.is_interrupted = True
+            unavailable.begin_interruption(trouble)
             pause = exponential(min(failures, 20), first=0.25, factor=2, ceiling=15)
             await asyncio.sleep(pause)
 
-    async def _run_until_interrupted(
-        self,
-        options: dict[str, Any],
-        unavailable: UnavailableDatabaseFilter,
-    ) -> object:
+    async def _run_until_interrupted(self, options: dict[str, Any]) -> object:
         """Run one worker until it ends, and return why it ended."""
         try:
-            await self._app.check_connection_async()
-            if unavailable.is_interrupted:
-                logger.info("the job worker continues")
-            unavailable.is_interrupted = False
-            unavailable.reason = None
             await self._app.run_worker_async(**options)
         except Exception as error:  # noqa: BLE001  # a worker continues after any error
             trouble = error.__cause__ or error

@@ -12,6 +12,8 @@ from psycopg_pool import PoolTimeout
 from tenantry.db.database import UNAVAILABLE
 from tenantry.domain.errors import DatabaseUnavailableError
 
+logger = logging.getLogger(__name__)
+
 
 def _error_of(record: logging.LogRecord) -> BaseException | None:
     return record.exc_info[1] if record.exc_info else None
@@ -81,6 +83,20 @@ class UnavailableDatabaseFilter(logging.Filter):
         for each in found:
             if isinstance(each, psycopg.Error) and not isinstance(each, PoolTimeout):
                 self.reason = str(each)
+
+    def begin_interruption(self, trouble: object) -> None:
+        """Log that the worker ended, unless it was interrupted already."""
+        if not self.is_interrupted:
+            text = "the job worker was interrupted and will retry: %s"
+            logger.error(text, self.reason or trouble)
+        self.is_interrupted = True
+
+    def end_interruption(self) -> None:
+        """Log that the worker works again, if it was interrupted."""
+        if self.is_interrupted:
+            logger.info("the job worker continues")
+        self.is_interrupted = False
+        self.reason = None
 
     @contextmanager
     def installed(self) -> Iterator[None]:

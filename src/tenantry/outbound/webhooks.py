@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -227,10 +228,12 @@ class OutboundWebhooks:
         what = result.error or f"status {result.status}"
         logger.info("webhook %s: attempt %d at %s failed: %s", name, attempts, event, what)
         if following is None:
-            logger.warning("webhook %s: %s is held after %d attempts", name, event, attempts)
+            held = "webhook %s: %s is held after %d attempts"
+            connection.after_commit(partial(logger.warning, held, name, event, attempts))
         reason = rules.reason_to_disable(result.status, failing_since, now)
         if reason is not None and await store.disable(connection, name, reason, now):
-            logger.error("webhook %s is disabled: %s", name, reason)
+            disabled = "webhook %s is disabled: %s"
+            connection.after_commit(partial(logger.error, disabled, name, reason))
         return reason is None and pause is None
 
     async def _forget(self, name: str, version: int) -> None:
