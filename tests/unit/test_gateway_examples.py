@@ -10,6 +10,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from tenantry.domain.errors import NotFoundError
+from tenantry.domain.gateway_paths import requirement_after_scope
 from tests.support.gateways import EXAMPLES, IDENTITY
 
 VERIFY: Final = "/api/v1/auth/verify/"
@@ -96,27 +98,45 @@ def test_no_other_protocol_passes_envoy() -> None:
     assert "upgrade_configs" not in str(ENVOY)
 
 
-def test_every_example_asks_for_the_same_scopes() -> None:
-    found = {
-        "nginx": set(re.findall(r" (projects:\w+);", NGINX))
-        | set(re.findall(r"tenantry_scope ([a-z:-]+);", NGINX)),
-        "caddy": set(re.findall(r" (projects:\w+)\n", CADDY))
-        | set(re.findall(r"tenantry_scope ([a-z:-]+)\n", CADDY)),
-        "traefik": {config["address"].partition(VERIFY)[2] for config in FORWARD_AUTH.values()},
-        "envoy": {
-            # Envoy adds the client's path, which must not be able to name another mode.
-            config["http_service"]["path_prefix"].partition(VERIFY)[2].removesuffix("/mode/live")
-            for config in EXT_AUTHZ.values()
-        },
-    }
-    assert found == dict.fromkeys(found, SCOPES)
+CHECKS: Final = {
+    "nginx": {
+        *re.findall(r" (projects:\S+);", NGINX),
+        *re.findall(r"set \$tenantry_scope ([^$;]+);", NGINX),
+    },
+    "caddy": {
+        *re.findall(r" (projects:\S+)\n", CADDY),
+        *re.findall(r"vars tenantry_scope ([^{\n]+)\n", CADDY),
+    },
+    "traefik": {config["address"].partition(VERIFY)[2] for config in FORWARD_AUTH.values()},
+    "envoy": {
+        config["http_service"]["path_prefix"].partition(VERIFY)[2] for config in EXT_AUTHZ.values()
+    },
+}
+"""What each example writes after `VERIFY`."""
 
 
-def test_clients_path_follows_a_mode_in_envoy() -> None:
-    assert all(
-        config["http_service"]["path_prefix"].endswith("/mode/live")
-        for config in EXT_AUTHZ.values()
-    )
+def test_every_example_asks_for_the_same_scopes_and_ends_in_a_mode() -> None:
+    expected = {f"{scope}/mode/live" for scope in SCOPES}
+    assert expected == CHECKS["nginx"] == CHECKS["caddy"] == CHECKS["traefik"] == CHECKS["envoy"]
+
+
+@pytest.mark.parametrize("check", [*CHECKS["envoy"], "reports:read/feature:sso/mode/live"])
+def test_clients_path_that_envoy_appends_adds_nothing(check: str) -> None:
+    """Envoy asks for its ``path_prefix`` with the client's path behind it."""
+    _, _, written = check.partition("/")
+    for added in (
+        "/mode/any",
+        "/mode/test",
+        "/feature:x",
+        "//mode/any",
+        "/%6Dode/any",
+        "/MODE/any",
+    ):
+        with pytest.raises(NotFoundError):
+            requirement_after_scope(written + added)
+    for added in ("/", "/projects/7", "/x/mode/any", "/x/feature:x", "/x/mode/test", "?mode=any"):
+        path = (written + added).partition("?")[0]
+        assert requirement_after_scope(path) == requirement_after_scope(written), added
 
 
 def test_traefik_asks_about_every_path_but_the_public_one() -> None:

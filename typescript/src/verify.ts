@@ -62,6 +62,7 @@ const PRINCIPAL_HEADERS: Record<Exclude<keyof Principal, "externalId" | "feature
   effectivePlan: "x-effective-plan",
 };
 const REJECTIONS = new Set([401, 403, 429, 431, 503]);
+const UNKNOWN_FEATURE = "unknown_feature"; // a 404 about the check's own feature
 const UNAVAILABLE: Problem = {
   type: "urn:tenantry:problem:auth_unavailable",
   title: "Service Unavailable",
@@ -88,7 +89,7 @@ export class Auth extends GeneratedAuth {
    * The caller needs `scope`, such as `reports:read`; null accepts every valid credential. With `feature` the tenant
    * needs this feature, too, or the error is a `FeatureNotGrantedError`. tenantry decides about each
    * request, so that a revoked key is rejected on the next one. Rejects with the `APIError` to answer your client with:
-   * 401, 403, 429, 431, or 503 if tenantry cannot be asked.
+   * 401, 403, 404 if the plan catalog lacks the feature, 429, 431, or 503 if tenantry cannot be asked.
    */
   async verify(received: ReceivedRequest, scope: string | null, options: VerifyOptions = {}): Promise<Principal> {
     const { feature, mode = "live", timeout = 5000, apiKeyHeader } = options;
@@ -113,7 +114,8 @@ export class Auth extends GeneratedAuth {
     if (principal) return principal;
     const error = errorOf(response.status, response.headers, await response.text());
     // Another status, or a page of a proxy, says nothing about the credential.
-    throw REJECTIONS.has(response.status) && !error.code.startsWith("http_") ? error : unavailable(error);
+    const isRejection = REJECTIONS.has(response.status) && !error.code.startsWith("http_");
+    throw isRejection || error.code === UNKNOWN_FEATURE ? error : unavailable(error);
   }
 }
 

@@ -51,6 +51,8 @@ _EXTERNAL_ID: Final = "x-key-external-id"
 _FEATURES: Final = "x-features"
 _OK: Final = 200
 _PASSED_ON: Final = frozenset({401, 403, 429, 431, 503})
+_UNKNOWN_FEATURE: Final = "unknown_feature"
+"""The code of a 404 about the check's ``feature``; another 404 is of another server."""
 _TEMPORARY: Final = frozenset({408, 429})
 _UNAVAILABLE: Final[dict[str, Any]] = {
     "type": "urn:tenantry:problem:auth_unavailable",
@@ -137,8 +139,8 @@ def verify_error(error: TenantryError) -> TenantryError:
     checked.
     """
     match error:
-        case APIError(status_code=status, document=document):
-            if document and status in _PASSED_ON:
+        case APIError(status_code=status, document=document, code=code):
+            if document and (status in _PASSED_ON or code == _UNKNOWN_FEATURE):
                 return error
             if status in _TEMPORARY or status >= 500:  # noqa: PLR2004
                 return _unavailable(error.retry_after)

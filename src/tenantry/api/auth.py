@@ -3,6 +3,7 @@
 import re
 from datetime import datetime
 from typing import Annotated, Final
+from urllib.parse import unquote
 
 import msgspec
 from litestar import get
@@ -18,11 +19,10 @@ from tenantry.api.guards import (
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.domain.access import TenantAccess, to_access
-from tenantry.domain.errors import DomainError, FeatureNotGrantedError, NotFoundError
-from tenantry.domain.feature_access import NO_FEATURES, FeatureAccess, listed
-from tenantry.domain.features import is_feature_id
+from tenantry.domain.errors import DomainError, NotFoundError
+from tenantry.domain.feature_access import NO_FEATURES, listed
+from tenantry.domain.gateway_paths import SCOPE_ALONE, PathRequirement, requirement_after_scope
 from tenantry.domain.permissions import (
-    ACCEPTED_MODES,
     AccessLevel,
     Mode,
     PrincipalKind,
@@ -40,13 +40,11 @@ PROBLEM_HEADER: Final = b"x-problem"
 this one.
 """
 
-_FEATURE_SEGMENT: Final = "feature:"
-_MOST_FEATURES: Final = 16
+_SEGMENTS_BEFORE_SCOPE: Final = VERIFY_PREFIX.count("/")
 _NO_SCOPE: Final = "-"
 _LIVE: Final = Mode.LIVE
 _LIVE_HEADER: Final = (b"x-mode", Mode.LIVE.encode())
 _TEST_HEADER: Final = (b"x-mode", Mode.TEST.encode())
-_MODE_PATHS: Final = {f"mode/{name}": ACCEPTED_MODES[name] for name in ("test", "any")}
 _LONGEST_HEADER: Final = 256
 _INVISIBLE: Final = re.compile(r"[^!-~]")
 
@@ -114,11 +112,8 @@ class GatewayCheck:
 
     200 with the caller's identity in headers, or the refusal, its problem document in a header too.
 
-    The scope is in the path, which the gateway's own configuration writes; the query is ignored.
-    Each segment ``feature:NAME`` right after it names a feature that the tenant needs, too.
-    Whatever follows is ignored, as it may be the client's path, with one exception: where exactly
-    ``/mode/test`` or ``/mode/any`` follows, those modes are accepted. Every other path accepts live
-    mode alone.
+    The path, which the gateway's own configuration writes, names the scope, and may name features
+    and a mode (`tenantry.domain.gateway_paths`). The query is ignored.
     """
 
     def __init__(self, admission: Admission) -> None:
@@ -128,11 +123,11 @@ class GatewayCheck:
         """Answer any request."""
         answer = key_answer(request)
         try:
-            scope, rest = _required(request)
+            scope, also = _required(request)
             admitted = await authenticate(
                 self._admission, request.scope, request.header, answer=answer
             )
-            return _identity(request, admitted.principal, scope, rest)
+            return _identity(admitted.principal, scope, also)
         except DomainError as error:
             return _refused(request, error)
 
@@ -147,17 +142,28 @@ class GatewayCheck:
             admitted = admit_at_once(self._admission, request)
             if admitted is None:
                 return None
-            return _identity(request, admitted.principal, *_required(request))
+            return _identity(admitted.principal, *_required(request))
         except DomainError as error:
             return _refused(request, error)
 
 
-def _required(request: HotRequest) -> tuple[str, str]:
-    """Return the scope that a path requires, and what follows it. Raises `NotFoundError`."""
+def _required(request: HotRequest) -> tuple[str, PathRequirement]:
+    """Return the scope that a path requires, and what else. Raises `NotFoundError`."""
     scope, _, rest = request.path[len(VERIFY_PREFIX) :].partition("/")
     if scope != _NO_SCOPE and not is_scope(scope):
         raise NotFoundError("scope")
-    return scope, rest
+    return scope, _required_after(scope, rest, request) if rest else SCOPE_ALONE
+
+
+def _required_after(scope: str, rest: str, request: HotRequest) -> PathRequirement:
+    """Return what a path requires after its scope. Raises `NotFoundError`."""
+    raw_path: bytes | None = request.scope.get("raw_path")
+    if raw_path is None:  # without encoded characters
+        return requirement_after_scope(rest)
+    *_, sent_scope, sent = raw_path.decode("latin-1").split("/", _SEGMENTS_BEFORE_SCOPE + 1)
+    if unquote(sent_scope) != scope:  # an encoded slash is in it, or before it
+        raise NotFoundError("scope")
+    return requirement_after_scope(sent)
 
 
 def _refused(request: HotRequest, error: DomainError) -> HotResponse:
@@ -167,16 +173,14 @@ def _refused(request: HotRequest, error: DomainError) -> HotResponse:
     return refusal
 
 
-def _identity(
-    request: HotRequest, principal: RequestPrincipal, scope: str, rest: str
-) -> HotResponse:
+def _identity(principal: RequestPrincipal, scope: str, also: PathRequirement) -> HotResponse:
     """Return the identity of a principal that has what the path requires."""
     if scope != _NO_SCOPE:
         principal.require(scope)
-    if rest.startswith(_FEATURE_SEGMENT):
-        rest = _after_features(principal.feature_access, rest)
-    if rest or principal.mode is not _LIVE:
-        principal.require_mode(_accepted_modes(request, rest))
+    for feature in also.features:
+        principal.feature_access.require(feature)
+    if also is not SCOPE_ALONE or principal.mode is not _LIVE:
+        principal.require_mode(also.modes)
     headers = [
         (b"x-tenant-id", principal.org_id.encode()),
         (b"x-principal-id", header_text(principal.id)),
@@ -192,35 +196,6 @@ def _identity(
     if principal.feature_access is not NO_FEATURES:
         headers.append((b"x-features", listed(principal.features).encode()))
     return HotResponse(200, headers)
-
-
-def _after_features(access: FeatureAccess, rest: str) -> str:
-    """Return what follows the segments ``feature:NAME`` with which ``rest`` begins.
-
-    Raises `FeatureNotGrantedError` for a feature that the tenant does not have, or that the catalog
-    does not declare, and `NotFoundError` for a name that no feature can have, or too many names.
-    """
-    for _ in range(_MOST_FEATURES):
-        segment, _, rest = rest.partition("/")
-        name = segment.removeprefix(_FEATURE_SEGMENT)
-        if not is_feature_id(name):
-            raise NotFoundError("feature")
-        if name not in access.given:
-            raise FeatureNotGrantedError(name, is_declared=name in access.declared)
-        if not rest.startswith(_FEATURE_SEGMENT):
-            return rest
-    raise NotFoundError("feature")
-
-
-def _accepted_modes(request: HotRequest, rest: str) -> frozenset[Mode]:
-    """The modes that a path accepts of which ``rest`` follows the scope."""
-    asked = _MODE_PATHS.get(rest)
-    # The configuration writes the mode as it is. An encoded one is the client's, added by the
-    # gateway to the address. requests without it have no encoded characters
-    raw_path: bytes | None = request.scope.get("raw_path")
-    if asked is None or (raw_path is not None and not raw_path.endswith(f"/{rest}".encode())):
-        return ACCEPTED_MODES["live"]
-    return asked
 
 
 def header_text(text: str) -> bytes:

@@ -25,7 +25,6 @@ from tenantry.domain.features import (
     FeatureType,
     FeatureValue,
     greater,
-    is_feature_id,
     value_of,
 )
 from tenantry.domain.plans import Catalog
@@ -160,9 +159,7 @@ def known_feature(name: str, catalog: Catalog) -> Feature:
     """Return a feature of the catalog. Raises `UnknownFeatureError`."""
     feature = catalog.features.get(name)
     if feature is None:
-        # not what cannot be a name: it may be a credential in the wrong place
-        shown = f"no feature {name!r}" if is_feature_id(name) else "no such feature"
-        raise UnknownFeatureError(f"The plan catalog has {shown}.")
+        raise UnknownFeatureError(name)
     return feature
 
 

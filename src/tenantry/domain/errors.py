@@ -4,6 +4,7 @@ the HTTP status.
 
 from typing import ClassVar, NamedTuple
 
+from tenantry.domain.features import is_feature_id
 from tenantry.domain.rate_limits import RateLimitStatus
 
 
@@ -93,13 +94,8 @@ class PlanLimitReachedError(DomainError, code="plan_limit_reached"): ...
 class FeatureNotGrantedError(DomainError, code="feature_not_granted"):
     """Neither the tenant's plan nor an add-on or a grant gives the feature."""
 
-    def __init__(self, feature: str, *, is_declared: bool = True) -> None:
-        """Without ``is_declared`` the plan catalog has no such feature."""
-        super().__init__(
-            f"The organization does not have the feature {feature}."
-            if is_declared
-            else f"The plan catalog has no feature {feature}."
-        )
+    def __init__(self, feature: str) -> None:
+        super().__init__(f"The organization does not have the feature {feature}.")
 
 
 class KeyLimitReachedError(DomainError, code="key_limit_reached"): ...
@@ -146,7 +142,13 @@ class MemberNotActiveError(DomainError, code="member_not_active"): ...
 
 
 class UnknownFeatureError(DomainError, code="unknown_feature"):
-    """The plan catalog has no such feature."""
+    """The plan catalog has no such feature. ``feature`` is the name, if it could be one's."""
+
+    def __init__(self, name: str) -> None:
+        # not what cannot be a name: it may be a credential in the wrong place
+        self.feature = name if is_feature_id(name) else None
+        shown = "no such feature" if self.feature is None else f"no feature {name!r}"
+        super().__init__(f"The plan catalog has {shown}.")
 
 
 class FeatureNotMeteredError(DomainError, code="feature_not_metered"):

@@ -8,7 +8,7 @@ import msgspec
 
 from tenantry.domain.access import AccessPhase
 from tenantry.domain.entitlements import features_of
-from tenantry.domain.errors import FeatureNotGrantedError
+from tenantry.domain.errors import FeatureNotGrantedError, UnknownFeatureError
 from tenantry.domain.features import Feature, Features
 from tenantry.domain.plans import Catalog
 
@@ -33,21 +33,16 @@ class FeatureAccess(msgspec.Struct, frozen=True, eq=False):
         return tuple(sorted(self.given))
 
     def has(self, feature: str) -> bool:
-        """Whether the tenant has a feature. Raises `LookupError` for one that the catalog does not
-        declare.
-        """
+        """Whether the tenant has a feature. Raises `UnknownFeatureError`."""
         if feature in self.given:
             return True
         if feature not in self.declared:
-            known = ", ".join(self.declared) or "none"
-            raise LookupError(
-                f"The plan catalog declares no feature {feature!r}. Its features: {known}."
-            )
+            raise UnknownFeatureError(feature)
         return False
 
     def require(self, feature: str) -> None:
-        """Raise `FeatureNotGrantedError` unless the tenant has a feature, and `LookupError` as
-        `has`.
+        """Raise `FeatureNotGrantedError` unless the tenant has a feature, and
+        `UnknownFeatureError` for one that the catalog does not declare.
         """
         if not self.has(feature):
             raise FeatureNotGrantedError(feature)

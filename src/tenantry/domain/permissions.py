@@ -115,8 +115,8 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
         return self.feature_access.names
 
     def has(self, feature: str) -> bool:
-        """Whether the tenant has a feature. Raises `LookupError` for one that the plan catalog does
-        not declare.
+        """Whether the tenant has a feature. Raises `UnknownFeatureError` for one that the catalog
+        does not declare.
         """
         return self.feature_access.has(feature)
 
@@ -124,7 +124,7 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
         """Raise `InsufficientScopeError` unless a grant covers ``scope``, and then
         `FeatureNotGrantedError` unless the tenant has ``feature``, if one is needed.
 
-        Raises `LookupError` for a feature that the plan catalog does not declare.
+        Raises `UnknownFeatureError` (404) for a feature that the plan catalog does not declare.
         """
         if not covers(self.scopes, scope):
             raise InsufficientScopeError(scope)

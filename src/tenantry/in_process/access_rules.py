@@ -31,8 +31,8 @@ class Requirement:
 
     def check(self, principal: RequestPrincipal) -> None:
         """Raise `InsufficientScopeError`, `FeatureNotGrantedError` or `ModeMismatchError` for a
-        caller that does not meet it, and `LookupError` if the plan catalog does not declare the
-        feature.
+        caller that does not meet it, and `UnknownFeatureError` if the plan catalog does not declare
+        the feature.
         """
         for scope in self.scopes:
             principal.require(scope)

@@ -1,5 +1,6 @@
 """Problem details (RFC 9457) and the error codes of the API."""
 
+import functools
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ _FIELD: Final = re.compile(
     r"Object (?:missing required|contains unknown) field `(.*?)`?", re.DOTALL
 )
 _MAX_TEXT: Final = 200
+_UNKNOWN_FEATURES: Final = 1000
+"""Names that a process remembers to have logged."""
 _REPEATED: Final = re.compile(r"(?<=^Invalid enum value) .*", re.DOTALL)
 
 logger = logging.getLogger(__name__)
@@ -199,6 +202,8 @@ def internal_error(request_id: str) -> Refusal:
 
 def refuse_domain_error(error: DomainError, request_id: str) -> Refusal:
     """Compose the error answer for a refusal of the domain."""
+    if isinstance(error, errors.UnknownFeatureError) and error.feature is not None:
+        _log_unknown_feature(error.feature)
     return refuse(
         error.code,
         error.detail,
@@ -215,6 +220,15 @@ def log_refused_token(error: DomainError, request_id: str) -> None:
         logger.warning(
             "bearer token refused: reason=%s request=%s: %s", fault.check, request_id, fault.reason
         )
+
+
+@functools.lru_cache(_UNKNOWN_FEATURES)
+def _log_unknown_feature(name: str) -> None:
+    """Tell the operator of a misspelt check; once, because every request would repeat it."""
+    logger.warning(
+        "the plan catalog has no feature %s, which a request or its check names: such requests get 404",
+        name,
+    )
 
 
 def _headers(error: DomainError, status: HTTPStatus) -> list[Header]:

@@ -36,7 +36,7 @@ async def test_neither_query_nor_cookies_are_sent_to_the_service(
         "GET", "/me?secret=1", ("Cookie", "session=1"), credential=org.owner.credential
     )
     [asked] = gateway.line.requests()
-    assert asked.target == "/api/v1/auth/verify/-"
+    assert asked.target == "/api/v1/auth/verify/-/mode/live"
     assert asked.values("cookie") == []
 
 
@@ -44,7 +44,7 @@ async def test_neither_query_nor_cookies_are_sent_to_the_service(
 async def test_invalid_scope_rejects_every_request(
     behind: ServiceBehindGateway, org: Organization, tmp_path: Path, scope: str
 ) -> None:
-    line = "vars tenantry_scope reports:read\n"
+    line = "vars tenantry_scope reports:read/mode/live\n"
     changes = {line: f"vars tenantry_scope {scope}\n" if scope else ""}
     async with running_gateway("caddy", tmp_path, behind.port, changes) as gateway:
         answer = await gateway.send("GET", "/reports", credential=org.owner.credential)

@@ -14,8 +14,11 @@ from tests.support.gateways import (
 )
 
 CHANGES: Final = {
-    "nginx": ("set $tenantry_scope {};", "set $tenantry_scope {}/feature:{};"),
-    "caddy": ("vars tenantry_scope {}\n", "vars tenantry_scope {}/feature:{}\n"),
+    "nginx": ("set $tenantry_scope {}/mode/live;", "set $tenantry_scope {}/feature:{}/mode/live;"),
+    "caddy": (
+        "vars tenantry_scope {}/mode/live\n",
+        "vars tenantry_scope {}/feature:{}/mode/live\n",
+    ),
 }
 
 
@@ -43,7 +46,7 @@ async def test_feature_of_the_plan_is_accepted_and_named(asking: Gateway, owner:
     assert answer.status == 200
     assert asking.application.only().values("x-features") == ["exports"]
     [asked] = asking.line.requests()
-    assert asked.target == "/api/v1/auth/verify/reports:read/feature:exports"
+    assert asked.target == "/api/v1/auth/verify/reports:read/feature:exports/mode/live"
 
 
 async def test_missing_feature_is_rejected_with_the_problem(asking: Gateway, owner: str) -> None:

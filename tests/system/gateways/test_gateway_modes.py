@@ -9,8 +9,12 @@ from tests.support.gateways import Gateway, ServiceBehindGateway, refused, runni
 from tests.support.service import Organization
 
 CHANGES: Final = {
-    "nginx": {"set $tenantry_scope reports:read;": "set $tenantry_scope reports:read/mode/{};"},
-    "caddy": {"vars tenantry_scope reports:read\n": "vars tenantry_scope reports:read/mode/{}\n"},
+    "nginx": {
+        "set $tenantry_scope reports:read/mode/live;": "set $tenantry_scope reports:read/mode/{};"
+    },
+    "caddy": {
+        "vars tenantry_scope reports:read/mode/live\n": "vars tenantry_scope reports:read/mode/{}\n"
+    },
 }
 
 
@@ -62,6 +66,14 @@ async def test_test_key_is_rejected_by_the_unchanged_example(
     else:
         refused(answer, 403, "mode_mismatch")
     assert gateway.application.received == []
+
+
+async def test_clients_path_adds_nothing_to_the_check(gateway: Gateway, owner: str) -> None:
+    for target in ("/reports/mode/any", "/reports/feature:x", "/reports/mode/live/FEATURE:x"):
+        gateway.line.forget()
+        assert (await gateway.send("GET", target, credential=owner)).status == 200
+        [asked] = gateway.line.requests()
+        assert asked.target == "/api/v1/auth/verify/reports:read/mode/live"
 
 
 async def test_test_key_is_accepted_if_configured(

@@ -13,7 +13,9 @@ VERIFY: Final = "/api/v1/auth/verify"
 async def test_reading_needs_the_scope_to_read(gateway: Gateway, reader: str, method: str) -> None:
     assert (await gateway.send(method, "/projects/7", credential=reader)).status == 200
     assert gateway.application.only().method == method
-    assert [asked.target for asked in gateway.line.requests()] == [f"{VERIFY}/projects:read"]
+    assert [asked.target for asked in gateway.line.requests()] == [
+        f"{VERIFY}/projects:read/mode/live"
+    ]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "REPORT"])
@@ -24,7 +26,9 @@ async def test_any_other_method_needs_the_scope_to_write(
     assert gateway.application.received == []
     assert (await gateway.send(method, "/projects/7", credential=owner)).status == 200
     assert gateway.application.only().method == method
-    assert [asked.target for asked in gateway.line.requests()] == [f"{VERIFY}/projects:write"] * 2
+    assert [asked.target for asked in gateway.line.requests()] == [
+        f"{VERIFY}/projects:write/mode/live"
+    ] * 2
 
 
 ALTERED_PATHS: Final = {
@@ -58,7 +62,7 @@ async def test_client_cannot_choose_the_required_scope(
         await gateway.send("GET", target, *headers, credential=reader), 403, "insufficient_scope"
     )
     assert [(asked.method, asked.target) for asked in gateway.line.requests()] == [
-        ("GET", f"{VERIFY}/reports:read")
+        ("GET", f"{VERIFY}/reports:read/mode/live")
     ]
     assert gateway.application.received == []
 

@@ -59,7 +59,7 @@ async def test_internal_error_of_nginx_after_acceptance_is_500(
 async def test_location_without_a_scope_rejects_every_request(
     behind: ServiceBehindGateway, org: Organization, tmp_path: Path
 ) -> None:
-    changes = {"        set $tenantry_scope reports:read;\n": ""}
+    changes = {"        set $tenantry_scope reports:read/mode/live;\n": ""}
     async with running_gateway("nginx", tmp_path, behind.port, changes) as gateway:
         answer = await gateway.send("GET", "/reports", credential=org.owner.credential)
         assert (answer.status, gateway.application.received) == (503, [])
@@ -69,7 +69,7 @@ async def test_invalid_scope_of_a_location_rejects_every_request(
     behind: ServiceBehindGateway, org: Organization, tmp_path: Path
 ) -> None:
     async with running_gateway(
-        "nginx", tmp_path, behind.port, {"reports:read;": "reports;"}
+        "nginx", tmp_path, behind.port, {"reports:read/mode": "reports/mode"}
     ) as gateway:
         answer = await gateway.send("GET", "/reports", credential=org.owner.credential)
         assert (answer.status, gateway.application.received) == (503, [])

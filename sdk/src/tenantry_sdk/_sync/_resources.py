@@ -847,8 +847,9 @@ class Auth(Resource):
         The client's own credential is not sent, and it needs none.
 
         Raises `AuthenticationError`, `PermissionDeniedError`, `FeatureNotGrantedError`,
-        `RateLimitedError`, `HeadTooLargeError`, or `UnavailableError` if the credential cannot be
-        checked: all of them `APIError`. To pass the rejection on, answer with ``status_code``,
+        `NotFoundError` if the plan catalog lacks the feature, `RateLimitedError`,
+        `HeadTooLargeError`, or `UnavailableError` if the credential cannot be checked: all of them
+        `APIError`. To pass the rejection on, answer with ``status_code``,
         ``headers_to_pass_on`` and ``content``. A wrong address raises `UnreadableAnswerError`. A
         lost connection is retried once, nothing else.
         """

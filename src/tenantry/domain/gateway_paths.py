@@ -1,0 +1,72 @@
+"""What a gateway's check requires by its path: ``{scope}[/feature:NAME...][/mode/NAME][/...]``.
+
+The gateway's configuration writes the beginning. A gateway may append the client's path, which must
+add no requirement and hide none.
+"""
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+
+from tenantry.domain.errors import NotFoundError
+from tenantry.domain.features import is_feature_id
+from tenantry.domain.permissions import ACCEPTED_MODES, Mode
+
+MOST_FEATURES: Final = 16
+_FEATURE: Final = "feature:"
+_LIVE: Final = ACCEPTED_MODES["live"]
+_EXACT_MODE: Final = re.compile(r"mode/(live|test|any)(/.*)?", re.DOTALL)
+_LOOKS_REQUIRED: Final = re.compile(r"(?:^|/)(?:feature:|mode(?:/|$))", re.IGNORECASE)
+
+
+class PathRequirement(msgspec.Struct, frozen=True):
+    """What a path requires beside its scope: each of ``features``, and one of ``modes``."""
+
+    features: tuple[str, ...] = ()
+    modes: frozenset[Mode] = _LIVE
+
+
+SCOPE_ALONE: Final = PathRequirement()
+"""The requirement of a path that ends with its scope."""
+
+
+def requirement_after_scope(sent: str) -> PathRequirement:
+    """Return what the part of a path that follows the scope requires; it is percent-encoded, as
+    ``sent``.
+
+    A mode other than live counts only at the end of the path. Raises `NotFoundError` for a segment
+    that looks like a requirement and is none in its place: in other case, encoded, out of order,
+    repeated, or behind an empty segment. After an exact mode only the next segment is judged,
+    because the client's path begins there.
+    """
+    features, rest = _leading_features(sent)
+    found = _EXACT_MODE.fullmatch(rest)
+    if found is None:
+        if _LOOKS_REQUIRED.search(unquote(rest)):
+            raise _no_such_check()
+        return PathRequirement(features)
+    mode, added = found.groups()
+    if added is None:
+        return PathRequirement(features, ACCEPTED_MODES[mode])
+    if _LOOKS_REQUIRED.match(unquote(added).lstrip("/")):
+        raise _no_such_check()
+    return PathRequirement(features)
+
+
+def _leading_features(rest: str) -> tuple[tuple[str, ...], str]:
+    """Return the features that a path begins with, and what follows them."""
+    features = []
+    while rest.startswith(_FEATURE):
+        segment, _, rest = rest.partition("/")
+        features.append(segment.removeprefix(_FEATURE))
+    if len(features) > MOST_FEATURES or not all(map(is_feature_id, features)):
+        raise _no_such_check()
+    return tuple(features), rest
+
+
+def _no_such_check() -> NotFoundError:
+    return NotFoundError(
+        "check: its path is the scope, then feature:NAME at most 16 times, then mode/live, mode/test or mode/any"
+    )
