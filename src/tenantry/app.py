@@ -452,6 +452,7 @@ def build_services(
             clock,
             settings.invitation_links,
             outbox=outbox,
+            write_visits=authentication.visits.write,
         ),
         trail=AuditService(database),
         billing=LedgerQueries(database),

@@ -1,8 +1,7 @@
 """The links of invitations, and addresses in another form."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
@@ -10,19 +9,16 @@ from tenantry.common.logs import redact
 from tenantry.common.secret import Secret
 from tenantry.domain.invitation_links import InvitationLinks
 from tenantry.domain.mail_addresses import comparable_address
-from tenantry.domain.members import User
 from tenantry.domain.owner_mails import limit_key
 
 ID: Final = "inv_" + 32 * "0"
-NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
-GRACE: Final = User("https://id.example", "grace")
 FORMER: Final = Secret("former" * 8)
 NEWEST: Final = Secret("newest" * 8)
 LINKS: Final = InvitationLinks([FORMER], "https://app.example")
 
 
-def proof_of(links: InvitationLinks, user: User = GRACE) -> str:
-    query = parse_qs(urlsplit(links.confirmation(ID, user, NOW)).query)
+def proof_of(links: InvitationLinks) -> str:
+    query = parse_qs(urlsplit(links.mailed_link(ID)).query)
     assert links.read(query["token"][0]) == ID
     return query["proof"][0]
 
@@ -34,32 +30,23 @@ def test_link_outlives_the_rotation_of_the_secret_while_the_old_one_is_listed() 
     assert InvitationLinks([NEWEST, FORMER], "").token(ID) != token
 
 
-def test_proof_counts_for_its_user_and_invitation_for_24_hours() -> None:
-    proof = proof_of(LINKS)
-    day = timedelta(days=1)
-    assert LINKS.confirms(ID, GRACE, proof, NOW + day)
-    assert not LINKS.confirms(ID, GRACE, proof, NOW + day + timedelta(seconds=1))
-    assert not LINKS.confirms(ID[:-1] + "1", GRACE, proof, NOW)
-    assert not LINKS.confirms(ID, User("https://id.example", "mallory"), proof, NOW)
-    assert not LINKS.confirms(ID, User("https://other.example", "grace"), proof, NOW)
-
-
-@pytest.mark.parametrize("proof", ["", ".", "9" * 13 + ".x", "999999999999." + 43 * "A"])
-def test_malformed_or_forged_proof_confirms_nothing(proof: str) -> None:
-    assert not LINKS.confirms(ID, GRACE, proof, NOW)
-
-
-def test_token_of_a_link_is_no_proof_and_no_proof_a_token() -> None:
+def test_proof_is_of_one_invitation_and_no_token() -> None:
     token, proof = LINKS.token(ID), proof_of(LINKS)
-    assert not LINKS.confirms(
-        ID, GRACE, f"{proof.partition('.')[0]}.{token.partition('.')[2]}", NOW
-    )
-    assert LINKS.read(f"{ID}.{proof.partition('.')[2]}") is None
+    assert LINKS.is_mailed(ID, proof)
+    assert InvitationLinks([NEWEST, FORMER], "").is_mailed(ID, proof)
+    assert not InvitationLinks([NEWEST], "").is_mailed(ID, proof)
+    assert not LINKS.is_mailed(ID[:-1] + "1", proof)
+    assert LINKS.read(f"{ID}.{proof}") is None
+    for forged in ("", ".", proof[:-1], "é" + proof, token, token.partition(".")[2]):
+        assert not LINKS.is_mailed(ID, forged)
 
 
-def test_log_masks_the_token() -> None:
-    token = LINKS.token(ID)
-    assert token.partition(".")[2] not in redact(f"opened {LINKS.link(ID)}")
+def test_log_masks_the_token_and_the_proof() -> None:
+    token, proof, link = LINKS.token(ID), proof_of(LINKS), LINKS.mailed_link(ID)
+    for text in (link, quote(link, safe=""), link.replace("&", "&amp;")):
+        masked = redact(f"opened {text} now")
+        assert (token.partition(".")[2] in masked, proof in masked) == (False, False)
+        assert masked.endswith(" now")
 
 
 @pytest.mark.parametrize(

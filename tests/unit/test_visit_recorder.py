@@ -42,6 +42,17 @@ def test_user_is_recorded_once_in_an_hour_for_each_tenant() -> None:
     assert [visit.seen_at for visit in writes.items.values()] == [NOW + SEEN_EVERY]
 
 
+def test_user_is_recorded_again_with_another_address() -> None:
+    writes = visit_writes(Database("", pool_size=1))
+    recorder = VisitRecorder(lambda: NOW, writes)
+    recorded = []
+    for email in (None, "ada@acme.example", None, "ada@acme.example", "ada@beta.example"):
+        recorder.record("acme", msgspec.structs.replace(CLAIMS, email=email))
+        recorded += [visit.email for visit in writes.items.values()]
+        writes.items.clear()
+    assert recorded == [None, "ada@acme.example", "ada@beta.example"]
+
+
 def test_remembered_users_are_bounded() -> None:
     writes = visit_writes(Database("", pool_size=1))
     recorder = VisitRecorder(lambda: NOW, writes, most=2)

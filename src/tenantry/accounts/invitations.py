@@ -1,7 +1,7 @@
 """Invitations by mail: create, list, send again, withdraw, and accept with the mailed link."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
@@ -15,6 +15,7 @@ from tenantry.accounts.caller_address import CallerAddress
 from tenantry.accounts.members import NO_OUTBOX, WRITE_SCOPE, admit, check_member_limit
 from tenantry.audit import trail as audit
 from tenantry.auth.authentication import lock_and_reauthorize
+from tenantry.auth.user_profiles_store import record_visits, visit_of
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
 from tenantry.db import idempotency_store as idempotency
@@ -44,7 +45,6 @@ from tenantry.domain.members import (
     check_may_give,
     check_may_manage,
 )
-from tenantry.domain.owner_mails import InvitationReference
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog
 from tenantry.notifications import mail_delivery as mails
@@ -55,12 +55,17 @@ stay free for others.
 """
 
 
+async def _nothing() -> None:
+    """Write nothing."""
+
+
 @dataclass(frozen=True)
 class InvitationService:
     """Invitations by mail to a principal's tenant, and their acceptance by users.
 
     Every change locks the tenant's row. ``links`` is None where invitations are not enabled: every
-    method but `withdraw` and `look_up` then raises `InvitationsNotEnabledError`.
+    method but `withdraw` and `look_up` then raises `InvitationsNotEnabledError`. ``write_visits``
+    stores what this process has learned of users and their addresses.
     """
 
     database: Database
@@ -70,6 +75,7 @@ class InvitationService:
     links: InvitationLinks | None
     _: KW_ONLY
     outbox: Outbox = NO_OUTBOX
+    write_visits: Callable[[], Awaitable[None]] = _nothing
     _turn: asyncio.Semaphore = field(
         init=False, default_factory=lambda: asyncio.Semaphore(_AT_ONCE)
     )
@@ -141,6 +147,7 @@ class InvitationService:
         org_id = principal.org_id
         address = rules.invited_address(email)
         wanted = self.catalog.roles.require(role)
+        await self.write_visits()
         async with self.database.transaction(of_tenant(org_id)) as connection:
             repeated = await idempotency.begin(connection, claim, Invitation, self.clock())
             if repeated is not None:
@@ -152,7 +159,8 @@ class InvitationService:
                 self.clock,
             )
             check_may_give(caller, wanted)
-            await _check_not_invited(connection, org_id, email, address, now)
+            await _check_no_member(connection, org_id, email, address)
+            await _check_not_invited(connection, org_id, address, now)
             of_tenant_today, to_address_today = await self._count_mails(
                 connection, org_id, email, now
             )
@@ -203,10 +211,12 @@ class InvitationService:
         """Mail the link of an open invitation again; it can then be accepted for seven more days.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`,
-        `InvitationClosedError`, `InvitationLimitReachedError` and the errors of idempotency.
+        `InvitationClosedError`, `MemberExistsError`, `InvitationLimitReachedError` and the errors
+        of idempotency.
         """
         _ = self._links
         org_id = principal.org_id
+        await self.write_visits()
         async with self.database.transaction(of_tenant(org_id)) as connection:
             repeated = await idempotency.begin(connection, claim, Invitation, self.clock())
             if repeated is not None:
@@ -221,6 +231,8 @@ class InvitationService:
             before = terms.invitation
             check_may_give(caller, self.catalog.roles.find(before.role))
             rules.check_open(before.status)
+            rules.check_role(self.catalog.roles, before.role)
+            await _check_no_member(connection, org_id, before.email, terms.address)
             rules.check_sends(terms.sends)
             of_tenant_today, to_address_today = await self._count_mails(
                 connection, org_id, before.email, now
@@ -279,9 +291,9 @@ class InvitationService:
         except errors.NotFoundError:
             return None
 
-    def confirms(self, user: User, invitation: ShownInvitation, proof: str) -> bool:
-        """Whether a proof is of a confirmation mail for this invitation and user."""
-        return self._links.confirms(invitation.id, user, proof, self.clock())
+    def is_mailed(self, invitation: ShownInvitation, proof: str) -> bool:
+        """Whether a proof is of a mail about this invitation."""
+        return self._links.is_mailed(invitation.id, proof)
 
     async def accept(
         self,
@@ -295,9 +307,9 @@ class InvitationService:
     ) -> Membership:
         """Make the user a member, and close the invitation. The same user may repeat it.
 
-        ``address`` is the user's verified one; for a user without one, ``proof`` is what a
-        confirmation mail linked. The invitation of a user who is a member already is withdrawn,
-        so that it takes no place of the plan's members.
+        ``address`` is the user's verified one. ``proof`` is that of a mail to the invited address,
+        and counts for any user who presents it. The invitation of a user who is a member already is
+        withdrawn, so that it takes no place of the plan's members.
 
         Raises `NotFoundError` for an invalid link, `InvitationClosedError`,
         `EmailNotVerifiedError`, `EmailMismatchError`, `MemberExistsError`,
@@ -315,8 +327,11 @@ class InvitationService:
                     _check_not_suspended(tenant)
                     member = await self._accepted_by(connection, user, terms)
                     if member is None:
-                        self._check_may_accept(links, user, terms, verified, proof, now)
+                        rules.check_open(terms.invitation.status)
+                        has_proof = links.is_mailed(terms.invitation.id, proof)
+                        rules.check_recipient(terms.address, verified, has_proof=has_proof)
                         member = await self._join(connection, author, user, tenant, terms, now)
+                        await _record_address(connection, address, verified, tenant, now)
                     membership = _membership(tenant, member)
                 await idempotency.keep(connection, claim, membership, self.clock())
                 return membership
@@ -324,13 +339,18 @@ class InvitationService:
             await self._close_needless(user, author, token)
             raise
 
-    async def request_confirmation(self, user: User, token: str) -> None:
-        """Mail a link to the invited address, by which this user proves to receive its mail.
+    async def request_confirmation(self, user: User, token: str, address: CallerAddress) -> None:
+        """Mail the link with the proof to the invited address, for a user who has only the token.
 
-        Raises `NotFoundError` for an invalid link, `InvitationClosedError`, and
-        `InvitationLimitReachedError` where the address received as many as allowed.
+        Nothing is mailed where accepting would fail, whatever the proof, nor for a user whose
+        verified ``address`` is another one.
+
+        Raises `NotFoundError` for an invalid link, `InvitationClosedError`, `EmailMismatchError`,
+        `MemberExistsError`, `OrgSuspendedError`, and `InvitationLimitReachedError` where the
+        address received as many as allowed.
         """
         _ = self._links
+        verified = await address.find()  # may ask the identity provider: before the transaction
         async with (
             self.database.transaction(OF_PEOPLE) as connection,
             self._of_link(connection, token, lock=True) as (tenant, terms, now),
@@ -338,14 +358,15 @@ class InvitationService:
             _check_not_suspended(tenant)
             invitation = terms.invitation
             rules.check_open(invitation.status)
-            reference = InvitationReference(invitation.id, *user)
+            rules.check_no_other_address(terms.address, verified)
+            await self._check_may_join(connection, user, invitation)
             async with connection.within(ACROSS_TENANTS):
                 queued = await mails.request_invitation_confirmation(
                     connection,
                     self.outbox,
                     invitation.org_id,
                     invitation.email,
-                    reference,
+                    invitation.id,
                     now,
                 )
             if not queued:
@@ -368,20 +389,21 @@ class InvitationService:
             now = self.clock()
             yield tenant, await _find(connection, org_id, invitation_id, now), now
 
-    @staticmethod
-    def _check_may_accept(
-        links: InvitationLinks,
-        user: User,
-        terms: InvitationTerms,
-        verified: str | None,
-        proof: str,
-        now: datetime,
-    ) -> None:
-        """Raise unless the invitation is open, and the user proved to receive its mail."""
-        invitation = terms.invitation
-        rules.check_open(invitation.status)
-        is_confirmed = links.confirms(invitation.id, user, proof, now)
-        rules.check_recipient(terms.address, verified, is_confirmed=is_confirmed)
+    async def _check_may_join(
+        self, connection: Connection, user: User, invitation: Invitation
+    ) -> Member | None:
+        """Return the former membership of a user who may become a member, if there is one.
+
+        Raises `MemberExistsError`, and `InvitationClosedError` for a user who was removed since, or
+        a role that has ended.
+        """
+        former = await members.find_user(connection, invitation.org_id, user)
+        if former is not None and former.status is MemberStatus.ACTIVE:
+            raise errors.MemberExistsError(f"You are a member already, as {former.role}.")
+        removed_at = None if former is None else former.removed_at
+        rules.check_offered_since(invitation, removed_at)
+        rules.check_role(self.catalog.roles, invitation.role)
+        return former
 
     async def _close_needless(self, user: User, author: Author, token: str) -> None:
         """Withdraw the invitation of a user who may accept it, but is a member already."""
@@ -426,10 +448,7 @@ class InvitationService:
     ) -> Member:
         """Close the invitation, and make the user a member in its place."""
         invitation = terms.invitation
-        former = await members.find_user(connection, invitation.org_id, user)
-        removed_at = None if former is None else former.removed_at
-        rules.check_offered_since(invitation, removed_at)
-        rules.check_role(self.catalog.roles, invitation.role)
+        former = await self._check_may_join(connection, user, invitation)
         await _close(
             connection,
             author,
@@ -446,6 +465,7 @@ class InvitationService:
             tenant,
             self.issuers,
             user,
+            former,
             self.catalog.roles.find(invitation.role),
             now,
             binds_owner=terms.binds_owner,
@@ -480,22 +500,38 @@ async def _find(
     return terms
 
 
-async def _check_not_invited(
-    connection: Connection, org_id: str, email: str, address: str, now: datetime
-) -> None:
-    """Raise `MemberExistsError` or `InvitationExistsError` for an address that needs no
-    invitation.
-    """
-    member_id = await store.find_member_id(connection, org_id, email)
+async def _check_no_member(connection: Connection, org_id: str, email: str, address: str) -> None:
+    """Raise `MemberExistsError` for the address of an active member."""
+    member_id = await store.find_member_id(connection, org_id, email, address)
     if member_id is not None:
         raise errors.MemberExistsError(
             "The user of this address is a member already: "
             f"change the role with PATCH /api/v1/members/{member_id}."
         )
+
+
+async def _check_not_invited(
+    connection: Connection, org_id: str, address: str, now: datetime
+) -> None:
+    """Raise `InvitationExistsError` for an address with an open invitation."""
     if await store.has_open(connection, org_id, address, now):
         raise errors.InvitationExistsError(
             "There is an open invitation for this address: send it again, or withdraw it."
         )
+
+
+async def _record_address(
+    connection: Connection,
+    address: CallerAddress,
+    verified: str | None,
+    tenant: TenantRow,
+    now: datetime,
+) -> None:
+    """Store the verified address of a new member, which need not be the invited one."""
+    if address.claims is not None:
+        claims = msgspec.structs.replace(address.claims, email=verified)
+        async with connection.within(OF_PEOPLE):
+            await record_visits(connection, [visit_of(claims, tenant.record.id, claims.name, now)])
 
 
 async def _close(

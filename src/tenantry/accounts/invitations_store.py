@@ -40,13 +40,18 @@ UPDATE invitations
 _HAS_OPEN: Final = """
 SELECT EXISTS (SELECT FROM invitations WHERE org_id = %(org)s AND address = %(address)s AND closed_as IS NULL)
 """
-# The address is the one that the identity provider verified when the user was last seen, as it
-# wrote it.
+# A profile has the address that the identity provider verified last, as it wrote it. The invitation
+# that a member accepted may name another one.
 _FIND_MEMBER: Final = """
-SELECT m.id
-  FROM user_profiles p
-  JOIN memberships m ON m.issuer = p.issuer AND m.subject = p.subject AND m.tenant_id = p.org_id
- WHERE p.org_id = %(org)s AND lower(p.email) = ANY(%(spellings)s) AND m.removed_at IS NULL AND NOT m.invited
+SELECT id
+  FROM memberships
+ WHERE tenant_id = %(org)s
+   AND removed_at IS NULL
+   AND NOT invited
+   AND ((issuer, subject) IN (SELECT issuer, subject
+                                FROM user_profiles
+                               WHERE org_id = %(org)s AND lower(email) = ANY(%(spellings)s))
+        OR id IN (SELECT member_id FROM invitations WHERE org_id = %(org)s AND address = %(address)s))
  LIMIT 1
 """
 _COUNT_OPEN: Final = """
@@ -126,9 +131,13 @@ async def has_open(connection: Connection, org_id: str, address: str, now: datet
     return bool(await connection.fetch_value(_HAS_OPEN, values))
 
 
-async def find_member_id(connection: Connection, org_id: str, email: str) -> str | None:
-    """Find an active member who is known to have this address, in any of its `spellings`."""
-    values = {"org": org_id, "spellings": spellings(email)}
+async def find_member_id(
+    connection: Connection, org_id: str, email: str, address: str
+) -> str | None:
+    """Find an active member who is known to have this address, in any of its `spellings`, or who
+    accepted an invitation to it; ``address`` is its comparable form.
+    """
+    values = {"org": org_id, "spellings": spellings(email), "address": address}
     found: str | None = await connection.fetch_value(_FIND_MEMBER, values)
     return found
 

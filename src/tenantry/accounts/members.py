@@ -507,20 +507,18 @@ async def admit(
     tenant: TenantRow,
     issuers: Issuers | None,
     user: User,
+    before: Member | None,
     role: Role,
     now: datetime,
     *,
     binds_owner: bool,
 ) -> Member:
-    """Make a user who accepted an invitation by mail an active member: a new one, an invited one,
-    or a removed one again.
+    """Make a user who accepted an invitation by mail an active member: a new one, or an invited or
+    removed one, whose membership is ``before``.
 
-    The transaction has locked the tenant. Raises `MemberExistsError` and `LastOwnerError`.
+    The transaction has locked the tenant. Raises `LastOwnerError`.
     """
     org_id = tenant.record.id
-    before = await members.find_user(connection, org_id, user)
-    if before is not None and before.status is MemberStatus.ACTIVE:
-        raise errors.MemberExistsError(f"You are a member already, as {before.role}.")
     is_owner = await _is_tenant_owner(connection, tenant, issuers, user.subject, before)
     rules.check_initial_role(role, is_tenant_owner=is_owner)
     if before is None:

@@ -49,7 +49,7 @@ Proof = Annotated[
     str,
     msgspec.Meta(
         max_length=LONGEST_PROOF,
-        description="The parameter `proof` of the link in a confirmation mail, for a user without a verified address.",
+        description="The parameter `proof` of the link, which only the mails to the invited address have.",
     ),
 ]
 
@@ -182,7 +182,8 @@ async def get_invitation_link(
 ) -> Response[InvitationLink]:
     """Return the link of an open invitation, to pass it on by another way than mail.
 
-    The link alone gives nothing: only a user who receives mail at the invited address can accept.
+    It lacks the proof that the link in the mail has. So only a user whose verified address is the
+    invited one can accept with it, or one without a verified address who confirms the invited one.
     Only an OWNER gets the link of an invitation as owner.
     """
     url = await services.invitations.link(principal, invitation_id)
@@ -220,6 +221,7 @@ async def delete_invitation(
         "mode_mismatch",
         "invitation_closed",
         "invitation_limit_reached",
+        "member_exists",
         "invitations_not_enabled",
     ),
 )
@@ -269,10 +271,10 @@ async def accept_invitation(
 ) -> Membership:
     """Make the caller a member by the link of an invitation.
 
-    The identity provider must have verified the invited address as the caller's: `email` with
-    `email_verified` in the token or in its userinfo. If it verifies no address, the caller
-    requests a confirmation mail to the invited address and sends `proof`. A removed member
-    becomes a member again. The same user may repeat the call.
+    With the `proof` of a mail to the invited address, any user can accept, once. Without it, the
+    identity provider must have verified the invited address as the caller's: `email` with
+    `email_verified` in the token or in its userinfo. A removed member becomes a member again. The
+    same user may repeat the call.
     """
     return await services.invitations.accept(
         claims.user,
@@ -290,19 +292,25 @@ async def accept_invitation(
     status_code=204,
     summary="Request a confirmation mail for an invitation",
     opt=raises(
+        "email_mismatch",
         "invitation_closed",
         "invitation_limit_reached",
+        "member_exists",
         "not_found",
         "org_suspended",
         "invitations_not_enabled",
     ),
 )
 async def request_invitation_confirmation(
-    services: Services, claims: CallerClaims, data: JSONBody[ConfirmationRequest]
+    services: Services,
+    claims: CallerClaims,
+    address: VerifiedAddress,
+    data: JSONBody[ConfirmationRequest],
 ) -> None:
-    """Mail a link to the invited address, by which the caller proves to receive its mail.
+    """Mail the link with the `proof` to the invited address.
 
-    For users whose identity provider verifies no address. The link is valid for 24 hours and for
-    the caller alone. An address receives at most three such mails an hour and six in 24 hours.
+    For users who have only the link that an admin passed on, and whose identity provider verifies
+    no address. For a user with another verified address nothing is mailed: the invited address may
+    be another person's. An address receives at most three such mails an hour and six in 24 hours.
     """
-    await services.invitations.request_confirmation(claims.user, data.token)
+    await services.invitations.request_confirmation(claims.user, data.token, address)

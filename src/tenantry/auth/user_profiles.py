@@ -23,14 +23,14 @@ from tenantry.integrations.oidc.claims import Claims
 class VisitRecorder:
     """Records which users use which tenants by token; `writes` stores it later.
 
-    Each process records a user once in `SEEN_EVERY`, so that most requests cost a lookup in memory
-    alone. It remembers up to ``most`` users.
+    Each process records a user once in `SEEN_EVERY`, and again with another address, so that most
+    requests cost a lookup in memory alone. It remembers up to ``most`` users.
     """
 
     clock: Clock
     writes: WriteBehind[UserVisit]
     most: int = 10_000
-    _recorded: dict[tuple[str, str, str], datetime] = field(
+    _recorded: dict[tuple[str, str, str], tuple[datetime, str | None]] = field(
         default_factory=dict,
         init=False,
         repr=False,
@@ -40,12 +40,13 @@ class VisitRecorder:
         """Record that the user of verified claims uses a tenant."""
         user = (org_id, claims.issuer, claims.subject)
         now = self.clock()
-        recorded = self._recorded.get(user)
-        if recorded is not None and now < recorded + SEEN_EVERY:
+        seen_at, email = self._recorded.get(user, (None, None))
+        is_known = claims.email is None or claims.email == email
+        if seen_at is not None and now < seen_at + SEEN_EVERY and is_known:
             return
         if len(self._recorded) >= self.most:
             self._recorded.clear()
-        self._recorded[user] = now
+        self._recorded[user] = now, claims.email or email
         self.writes.record("\n".join(user), visit_of(claims, org_id, claims.name, now))
 
 

@@ -62,7 +62,7 @@ _CODES_OF_REASONS: Final[dict[str, int]] = {
 _NEXT_STEPS: Final[dict[str, str | None]] = {
     "validation_failed": None,  # the faults say it
     "no_organization": "Name one: --organization ORG. Or ask an owner to add you as a member.",
-    "email_not_verified": "Verify the address there, or run: tenantry invitations confirm LINK",
+    "email_not_verified": "Accept with the link of that mail, or run: tenantry invitations confirm LINK",
     "last_owner": "Create another owner or OWNER key first, or pass --force.",
 }
 _SIGN_IN: Final = "Sign in again: tenantry login"

@@ -50,7 +50,7 @@ _link_argument: Final = click.argument("link", metavar="LINK", type=_parse_link)
 def create(api: ApiContext, *, email: str, role: Role) -> None:
     """Mail an invitation, and print its id on stdout.
 
-    Only a user whose mail address is EMAIL can accept, for seven days.
+    Only a user who receives mail at EMAIL can accept, for seven days.
 
     \b
       tenantry invitations create grace@acme.example --role admin
@@ -162,9 +162,10 @@ def accept(api: ApiContext, *, link: LinkParts) -> None:
 @click.command("confirm", cls=ApiCommand, json_help="null")
 @_link_argument
 def confirm(api: ApiContext, *, link: LinkParts) -> None:
-    """Mail a confirmation to the invited address, and then accept by the link of that mail.
+    """Mail a link to the invited address, with which you accept.
 
-    Only where the identity provider verifies no mail addresses. LINK is that of the invitation.
+    Only for a LINK that an owner or admin passed on, and where the identity provider verifies no
+    mail addresses. The mail of an invitation has such a link already.
 
     \b
       tenantry invitations confirm 'https://app.example/invitation?token=...'

@@ -2,7 +2,7 @@
 
 It masks the deployment's own secrets, verbatim and as URLs, JSON and ``repr`` encode them;
 API keys of any prefix (``svc_``, ``..._live_`` or ``..._test_``); credentials with another known
-prefix (``whsec_``, ``sk_`` or ``rk_``, ``eyJ``); the token of an invitation; and user and password
+prefix (``whsec_``, ``sk_`` or ``rk_``, ``eyJ``); the link of an invitation; and user and password
 in a URL.
 """
 
@@ -36,7 +36,7 @@ _CREDENTIAL: Final = re.compile(
     r"|whsec_[A-Za-z0-9_+/=%-]{8,}"
     r"|(?<![A-Za-z0-9_])[sr]k_(?:(?:live|test)_[A-Za-z0-9_]{8,}|[A-Za-z0-9_]{16,})"
     r"|eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*"
-    r"|(?<=inv_)[0-9a-f]{32}\.[A-Za-z0-9_-]{43}"
+    r"|(?<=inv_)[0-9a-f]{32}\.[A-Za-z0-9_-]{43}(?:(?:&|&amp;|%26)proof(?:=|%3D)[A-Za-z0-9_-]+)?"
     r"|(?<=://)[^/\s:@]*:[^/\s]+(?=@)"
 )
 # parts of every credential; faster to find than the expression

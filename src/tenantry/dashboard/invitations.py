@@ -42,7 +42,7 @@ class NextStep(StrEnum):
     """The user is a member already; the invitation is still open."""
     ACCEPT = "accept"
     CHANGE_USER = "change user"
-    """The user's verified address is another one."""
+    """The user's verified address is another one, and the link has no proof."""
     CONFIRM = "confirm"
     """The identity provider has verified no address of the user."""
 
@@ -78,7 +78,9 @@ async def accept_invitation_by_mail(ctx: Context) -> Response[str]:
 async def request_invitation_confirmation(ctx: Context) -> Response[str]:
     token = ctx.form.text("token")
     try:
-        await ctx.services.invitations.request_confirmation(ctx.user.session.user, token)
+        await ctx.services.invitations.request_confirmation(
+            ctx.user.session.user, token, CallerAddress(ctx.user.claims)
+        )
     except errors.DatabaseUnavailableError:
         raise
     except errors.DomainError as error:
@@ -110,6 +112,7 @@ async def _page(
         error,
         invitation=invitation,
         role=ctx.services.catalog.roles.find(invitation.role).name,
+        has_proof=ctx.services.invitations.is_mailed(invitation, proof),
         step=_next_step(ctx, invitation, user, proof),
         steps=NextStep,
         token=token,
@@ -141,11 +144,9 @@ def _step_of_user(
     ctx: PageContext, invitation: ShownInvitation, user: DashboardUser, proof: str
 ) -> NextStep:
     """Return what a user may do with an open invitation who is no member."""
-    is_confirmed = ctx.services.invitations.confirms(user.session.user, invitation, proof)
+    has_proof = ctx.services.invitations.is_mailed(invitation, proof)
     try:
-        check_recipient(
-            invited_address(invitation.email), user.claims.email, is_confirmed=is_confirmed
-        )
+        check_recipient(invited_address(invitation.email), user.claims.email, has_proof=has_proof)
     except errors.EmailNotVerifiedError:
         return NextStep.CONFIRM
     except errors.EmailMismatchError:

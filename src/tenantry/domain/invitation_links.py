@@ -1,25 +1,28 @@
-"""The links of invitations: an id and its HMAC. Nothing of a link is stored."""
+"""The links of invitations. Nothing of a link is stored.
+
+The token of a link is the invitation's id and an HMAC: it names the invitation. The proof, another
+HMAC, is only in the links of mails, so that whoever has it received mail at the invited address, or
+got it from its reader.
+"""
 
 import base64
 import hashlib
 import hmac
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
 from tenantry.common.secret import Secret
-from tenantry.domain.members import User
 
 INVITATION_PATH: Final = "/invitation"
 """The page that a link opens."""
-CONFIRMATION_VALID: Final = timedelta(hours=24)
 LONGEST_TOKEN: Final = 100
 LONGEST_PROOF: Final = 100
 _TOKEN: Final = re.compile(r"(inv_[0-9a-f]{32})\.([A-Za-z0-9_-]{43})", re.ASCII)
-_PROOF: Final = re.compile(r"([0-9]{1,12})\.([A-Za-z0-9_-]{43})", re.ASCII)
+_OF_LINK: Final = "invitation"
+_OF_MAIL: Final = "mailed invitation"
 
 
 class InvitationLinks:
@@ -36,12 +39,18 @@ class InvitationLinks:
         self._base_url = base_url
 
     def link(self, invitation_id: str) -> str:
-        """Return the address that an invitation mail links."""
+        """Return the link that an admin may pass on: it proves nothing."""
         return f"{self._base_url}{INVITATION_PATH}?token={self.token(invitation_id)}"
+
+    def mailed_link(self, invitation_id: str) -> str:
+        """Return the link for mails to the invited address, and for nothing else: it has the
+        proof.
+        """
+        return f"{self.link(invitation_id)}&proof={self._mac(_OF_MAIL, invitation_id)}"
 
     def token(self, invitation_id: str) -> str:
         """Return the part of a link that names the invitation."""
-        return f"{invitation_id}.{_mac(self._keys[0], ['invitation', invitation_id])}"
+        return f"{invitation_id}.{self._mac(_OF_LINK, invitation_id)}"
 
     def read(self, token: str) -> str | None:
         """Return the id of the invitation that a token names; None for a forged token."""
@@ -49,27 +58,18 @@ class InvitationLinks:
         if match is None:
             return None
         invitation_id, mac = match.groups()
-        return invitation_id if self._is_ours(mac, ["invitation", invitation_id]) else None
+        return invitation_id if self._is_ours(mac, _OF_LINK, invitation_id) else None
 
-    def confirmation(self, invitation_id: str, user: User, queued_at: datetime) -> str:
-        """Return the address that a confirmation mail links. It counts for this user alone."""
-        until = str(int((queued_at + CONFIRMATION_VALID).timestamp()))
-        mac = _mac(self._keys[0], ["confirmation", invitation_id, *user, until])
-        return f"{self.link(invitation_id)}&proof={until}.{mac}"
+    def is_mailed(self, invitation_id: str, proof: str) -> bool:
+        """Whether a proof is of a mail about this invitation."""
+        return proof.isascii() and self._is_ours(proof, _OF_MAIL, invitation_id)
 
-    def confirms(self, invitation_id: str, user: User, proof: str, now: datetime) -> bool:
-        """Whether a proof is of a confirmation mail for this invitation and user, and is still
-        valid.
-        """
-        match = _PROOF.fullmatch(proof)
-        if match is None:
-            return False
-        until, mac = match.groups()
-        is_ours = self._is_ours(mac, ["confirmation", invitation_id, *user, until])
-        return is_ours and now <= datetime.fromtimestamp(int(until), UTC)
+    def _mac(self, purpose: str, invitation_id: str) -> str:
+        return _mac(self._keys[0], [purpose, invitation_id])
 
-    def _is_ours(self, mac: str, parts: Sequence[str]) -> bool:
-        return any(hmac.compare_digest(mac, _mac(key, parts)) for key in self._keys)
+    def _is_ours(self, mac: str, purpose: str, invitation_id: str) -> bool:
+        content = [purpose, invitation_id]
+        return any(hmac.compare_digest(mac, _mac(key, content)) for key in self._keys)
 
 
 def _derived(secret: Secret) -> bytes:

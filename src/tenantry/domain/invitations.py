@@ -120,25 +120,34 @@ def check_role(roles: Roles, role_id: str) -> None:
         raise errors.InvitationClosedError(f"The role of this invitation has ended. {_ENDED}")
 
 
-def check_recipient(address: str, verified: str | None, *, is_confirmed: bool) -> None:
-    """Raise unless the user has proved to receive mail at the invited ``address``.
+def check_recipient(address: str, verified: str | None, *, has_proof: bool) -> None:
+    """Raise unless the invitation to ``address`` may be accepted by a user.
 
-    ``verified`` is the address that the identity provider verified as the user's. Without one, a
-    confirmation mail of ours to the invited address proves the same: ``is_confirmed``. Neither is
-    ever left out, since a link can be forwarded.
+    ``verified`` is the address that the identity provider verified as the user's. With the proof of
+    a mail to the invited address it does not matter, because one person may have several addresses.
+    Neither is ever left out, since a link without a proof can be copied and forwarded.
 
     Raises `EmailNotVerifiedError` and `EmailMismatchError`.
     """
+    if has_proof:
+        return
     if verified is None:
-        if not is_confirmed:
-            raise errors.EmailNotVerifiedError(
-                "The identity provider has not verified an email address of this user. "
-                "Verify it there, or request a confirmation mail to the invited address."
-            )
-    elif comparable_address(verified) != address:
+        raise errors.EmailNotVerifiedError(
+            "The identity provider has not verified an email address of this user. Open the link in "
+            "the mail that arrived at the invited address, or request a confirmation mail to it."
+        )
+    check_no_other_address(address, verified)
+
+
+def check_no_other_address(address: str, verified: str | None) -> None:
+    """Raise `EmailMismatchError` for a user whose verified address is not the invited one.
+
+    Such a user makes us mail nobody: the address is likely to be another person's.
+    """
+    if verified is not None and comparable_address(verified) != address:
         raise errors.EmailMismatchError(
-            "This invitation is for another email address than the user's. "
-            "Sign in with the invited address, or ask for an invitation of yours."
+            "This invitation is for another email address than the user's. If it is yours too, open "
+            "the link in the mail that arrived there. Otherwise ask for an invitation of your address."
         )
 
 

@@ -77,11 +77,9 @@ class Confirmation(msgspec.Struct, frozen=True):
 
 
 class InvitationReference(msgspec.Struct, frozen=True, rename="camel"):
-    """The invitation of a mail; and for a confirmation mail the user who requested it."""
+    """The invitation of a mail."""
 
     invitation_id: str
-    issuer: str = ""
-    subject: str = ""
 
 
 class InvitationMail(msgspec.Struct, frozen=True):
@@ -94,12 +92,12 @@ class InvitationMail(msgspec.Struct, frozen=True):
 
 
 class InvitationConfirmation(msgspec.Struct, frozen=True):
-    """The link by which an invited user confirms the address, and for how many hours it is
-    valid.
+    """The link by which an invited user confirms the address, and until when the invitation can be
+    accepted.
     """
 
     link: str
-    hours: int
+    expires_at: datetime
 
 
 LinkMail = Confirmation | InvitationMail | InvitationConfirmation

@@ -15,8 +15,7 @@ from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain import owner_mails as rules
 from tenantry.domain.branding import DEFAULT_BRANDING, Branding
-from tenantry.domain.invitation_links import CONFIRMATION_VALID, InvitationLinks
-from tenantry.domain.members import User
+from tenantry.domain.invitation_links import InvitationLinks
 from tenantry.domain.owner_mails import PendingMail
 from tenantry.integrations.smtp import MailDeliveryError, Mailer, PermanentMailError
 from tenantry.notifications import mail_delivery_store as store
@@ -190,7 +189,7 @@ async def request_invitation_confirmation(
     outbox: Outbox,
     tenant_id: str,
     email: str,
-    reference: rules.InvitationReference,
+    invitation_id: str,
     now: datetime,
 ) -> bool:
     """Queue the mail by which an invited user confirms the address; return False if the limit of
@@ -213,7 +212,7 @@ async def request_invitation_confirmation(
         tenant_id,
         rules.INVITATION_CONFIRMATION,
         email,
-        reference,
+        rules.InvitationReference(invitation_id),
         now,
     )
     await outbox.defer_mail(connection, [mail_id])
@@ -326,16 +325,15 @@ class MailService(msgspec.Struct, frozen=True):
         if row.type == rules.OWNER_ADDRESS_CONFIRMATION:
             is_needed = row.is_to_be_confirmed
             return await self._renew_link(connection, mail_id, now) if is_needed else None
-        of = row.invitation
-        found = await store.find_open_invitation(connection, of.invitation_id, now)
+        invitation_id = row.invitation.invitation_id
+        found = await store.find_open_invitation(connection, invitation_id, now)
         if found is None or row.tenant_deleted or self.links is None:
             return None
+        role, expires_at = found
+        link = self.links.mailed_link(invitation_id)
         if row.type == rules.INVITATION:
-            link = self.links.link(of.invitation_id)
-            return rules.InvitationMail(of.invitation_id, link, *found)
-        user = User(of.issuer, of.subject)
-        link = self.links.confirmation(of.invitation_id, user, row.created_at)
-        return rules.InvitationConfirmation(link, CONFIRMATION_VALID // timedelta(hours=1))
+            return rules.InvitationMail(invitation_id, link, role, expires_at)
+        return rules.InvitationConfirmation(link, expires_at)
 
     async def _renew_link(
         self, connection: Connection, mail_id: UUID, now: datetime

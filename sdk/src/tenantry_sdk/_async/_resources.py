@@ -593,8 +593,8 @@ class AsyncInvitations(Resource):
     ) -> Membership:
         """Make the caller, a user, a member by the ``token`` of an invitation's link.
 
-        The identity provider must have verified the invited address as the caller's. If it verifies
-        no addresses, call `request_confirmation` and pass the ``proof`` of the mailed link.
+        With the ``proof`` of the mailed link, any user can accept, once. Without it, the identity
+        provider must have verified the invited address as the caller's.
         """
         content = body(token=revealed(token), proof=revealed(proof))
         return await self._create(
@@ -608,9 +608,10 @@ class AsyncInvitations(Resource):
     async def request_confirmation(
         self, *, token: str | Secret, **options: Unpack[CallOptions]
     ) -> None:
-        """Mail a link to the invited address, by which the caller proves to receive its mail.
+        """Mail the link with the ``proof`` to the invited address.
 
-        Needs the token of a user. The link is valid for 24 hours.
+        Needs the token of a user. Raises `PermissionDeniedError` for a user whose verified address
+        is another one.
         """
         call = Call(
             "POST", path("/api/v1/invitations/confirmation"), {}, body(token=revealed(token))
