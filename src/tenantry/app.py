@@ -200,7 +200,7 @@ def service_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> Ser
     access = Access(
         parts.admission,
         parts.authentication.authenticator,
-        settings.operator_token,
+        settings.operator_tokens,
         parts.email_of_token,
         settings.public_plans,
     )

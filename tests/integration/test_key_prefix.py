@@ -8,6 +8,7 @@ import pytest
 
 from tenantry.domain.api_keys import KeyFormat
 from tenantry.domain.permissions import Mode
+from tests.support.app import OPERATOR_TOKEN
 from tests.support.emptying import SharedDatabase
 from tests.support.service import (
     KEYS,
@@ -25,6 +26,7 @@ PATHS: Final = (PROJECTS, f"{PROJECTS}/", WHOAMI, f"{VERIFY}-", KEYS)
 LEAKS: Final = f"{KEYS}/report-leak"
 HEADER: Final = "X-API-Key"
 APP: Final = "https://app.example"
+SECOND_TOKEN: Final = "second-operator-token-of-the-tests-012345"
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,7 @@ async def acme(shared_database: SharedDatabase) -> AsyncIterator[Service]:
         API_KEY_HEADER=HEADER,
         CORS_ORIGINS=APP,
         PUBLIC_PLANS="true",
+        OPERATOR_TOKEN=f"{OPERATOR_TOKEN},{SECOND_TOKEN}",
     ) as service:
         yield service
 
@@ -106,6 +109,20 @@ async def test_key_may_come_in_the_header_or_with_the_scheme(acme: Service, mode
         "POST", PROJECTS, json={"name": "by the header"}, headers={"x-api-key": secret}
     )
     assert (sent.status_code, sent.json()["mode"]) == (201, mode)
+
+
+async def test_operator_tokens_count_as_bearer_credentials_alone(acme: Service) -> None:
+    org = await acme.organization()
+    path = f"/api/v1/tenants/{org.id}/export"
+    for token in (OPERATOR_TOKEN, SECOND_TOKEN):
+        assert (await ask(acme, path, Authorization=f"Bearer {token}")).status_code == 200
+        for headers in ({"X_API_Key": token}, {"Authorization": f"Api-Key {token}"}):
+            assert refusal(await ask(acme, path, **headers)) == INVALID
+    key = str(org.owner.credential)
+    for headers in ({"X_API_Key": key}, {"Authorization": f"Bearer {key}"}):
+        answer = await ask(acme, path, **headers)
+        assert refusal(answer) == INVALID
+        assert "needs the operator's token" in answer.json()["detail"]
 
 
 async def test_two_credentials_are_refused_whatever_they_are(acme: Service) -> None:

@@ -1,6 +1,7 @@
 """The settings: what they default to, and the one message that names every fault."""
 
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -60,8 +61,9 @@ def test_a_database_and_three_secrets_are_enough() -> None:
     assert settings.billing.subscriptions.value == "any"
     assert not settings.billing.checkout_reference_links
     assert settings.billing.past_due_grace == 65 * 86_400
-    unset = (settings.provider_secret_key, settings.operator_token, settings.oidc, settings.smtp)
-    assert unset == (None, None, None, None)
+    unset = (settings.provider_secret_key, settings.oidc, settings.smtp)
+    assert unset == (None, None, None)
+    assert settings.operator_tokens == ()
     assert settings.trusted_proxies == ()
     assert settings.log_format == "console"
     assert settings.run_jobs
@@ -115,6 +117,33 @@ def test_secret_has_a_least_length(name: str, shortest: int) -> None:
         f"{name}: is shorter than {shortest} characters"
     ]
     loaded(**{name: text[:shortest]})
+
+
+HEXADECIMAL: Final = "0123456789abcdef" * 4
+"""As ``openssl rand -hex 32`` gives it."""
+
+
+@pytest.mark.parametrize(
+    ("token", "fault"),
+    [
+        (f"svc_{HEXADECIMAL}", "begins with a prefix of API keys"),
+        (f"acme_{HEXADECIMAL}", "begins with a prefix of API keys"),
+        (f"operator-{HEXADECIMAL},old_live_{HEXADECIMAL}", "begins with a prefix of API keys"),
+        (f"ey.{HEXADECIMAL}.x", "has two dots, as users' tokens do"),
+        (HEXADECIMAL, "matches IMPORTED_KEY_PATTERN, as an API key may"),
+    ],
+)
+def test_operator_token_that_could_be_another_credential_is_refused(token: str, fault: str) -> None:
+    keys = {
+        "KEY_PREFIX": "acme",
+        "FORMER_KEY_PREFIXES": "old",
+        "IMPORTED_KEY_PATTERN": "[0-9a-f]{32,}",
+        "TENANTRY_DEMO": "true",
+    }
+    expected = [f"OPERATOR_TOKEN: {fault}: choose another token"]
+    assert faults_of(OPERATOR_TOKEN=token, **keys) == expected
+    several = f"operator-{HEXADECIMAL}, other.{HEXADECIMAL}"
+    assert len(loaded(OPERATOR_TOKEN=several, **keys).operator_tokens) == 2
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tenantry_sdk._encoding import NOT_JSON
 
 _NEXT_STEPS: Final = {
     "missing_credential": "Pass api_key=, or set TENANTRY_API_KEY.",
-    "invalid_credential": "Check that the key or token is complete, and for this service.",
+    "invalid_credential": "Check that the credential is of the kind that is needed, complete, and for this service.",
     "api_key_revoked": "Create another key and use it.",
     "api_key_expired": "Create another key, or rotate keys before they expire.",
     "token_expired": "Sign in again, or pass tokens= so that the client renews tokens.",

@@ -121,7 +121,7 @@ class Access(msgspec.Struct, frozen=True):
 
     admission: Admission
     authenticator: Authenticator
-    operator_token: Secret | None
+    operator_tokens: Sequence[Secret]
     email_of_token: EmailOfToken
     public_plans: bool = False
     """Whether the plans are listed without a credential too."""
@@ -140,6 +140,15 @@ class Access(msgspec.Struct, frozen=True):
     def find_credential(self, connection: Connection) -> SentCredential:
         """Return the credential that a request sent. Raises `DomainError`."""
         return self.admission.credentials.find_in(partial(header_of, extras(connection)))
+
+    def is_operator(self, connection: Connection) -> bool:
+        """Whether a request sent one of the operator's tokens, as its bearer credential. Raises
+        `DomainError`.
+        """
+        sent = self.find_credential(connection)
+        tokens = [token.reveal().encode() for token in self.operator_tokens]
+        matches = [hmac.compare_digest(sent.value, token) for token in tokens]
+        return sent.kind is CredentialKind.OTHER and any(matches)
 
     def has_credential(self, connection: Connection) -> bool:
         """Whether a request has a header for a credential, be it an empty one."""
@@ -234,16 +243,12 @@ class _OperatorGuard(RouteGuard):
     async def authorize(self, connection: Connection) -> None:
         access = access_of(connection)
         async with access.admission.delaying("operator_token"):
-            credential = access.find_credential(connection)
-            if not _is_secret(access.operator_token, credential.value):
-                raise errors.InvalidCredentialError("This needs the operator's token.")
+            if not access.is_operator(connection):
+                raise errors.InvalidCredentialError(
+                    "This route needs the operator's token: Authorization: Bearer <OPERATOR_TOKEN>. "
+                    "API keys and users' tokens are not accepted here."
+                )
         extras(connection)[OPERATOR] = True
-
-
-def _is_secret(expected: Secret | None, credential: bytes) -> bool:
-    if expected is None:
-        return False
-    return hmac.compare_digest(credential, expected.reveal().encode())
 
 
 def needs(scope: str | None, *, in_quota: bool = True) -> RouteGuard:

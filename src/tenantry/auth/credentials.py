@@ -14,7 +14,8 @@ from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
 
 _BEARER: Final = b"bearer "
 _API_KEY: Final = b"api-key "
-_TOKEN_DOTS: Final = 2
+TOKEN_DOTS: Final = 2
+"""Of a user's token, a JWT in compact form."""
 _NO_CREDENTIAL: Final = "The credential is neither an API key nor a token."
 
 HeaderReader = Callable[[bytes], bytes | None]
@@ -142,7 +143,7 @@ class CredentialFinder:
     def _kind_of(self, value: bytes) -> CredentialKind:
         if value.startswith(self._key_starts):
             return CredentialKind.API_KEY
-        if value.count(b".") == _TOKEN_DOTS:
+        if value.count(b".") == TOKEN_DOTS:
             return CredentialKind.TOKEN
         return CredentialKind.API_KEY if self.may_be_imported(value) else CredentialKind.OTHER
 
@@ -151,7 +152,7 @@ class CredentialFinder:
         return (
             self._imported is not None
             and len(value) <= LONGEST_IMPORTED_KEY
-            and value.count(b".") != _TOKEN_DOTS
+            and value.count(b".") != TOKEN_DOTS
             and self._imported.fullmatch(value) is not None
         )
 

@@ -145,10 +145,12 @@ class DeclaredSettings(SettingValues):
     """The path of a file for the lines of requests, as JSON, with or without `LOG_REQUESTS`.
     `tenantry logs tail` follows it. The service opens a new file after a rotation.
     """
-    operator_token = Setting("OPERATOR_TOKEN", secret(32), None)
+    _operator_tokens = Setting("OPERATOR_TOKEN", secrets(32), ())
     """The bearer token with which your backend calls the operator's routes: `PUT`, `DELETE` and
     export of tenants, their grants, the import of keys, and everything below `/api/v1/operator/`.
-    Unset: these routes answer 401.
+    Several tokens, separated by commas, count at once, for a rotation. Unset: these routes answer
+    401. A token that could be an API key or a user's token is refused: one that begins with a
+    prefix of keys, has two dots, or matches `IMPORTED_KEY_PATTERN`.
     """
 
     _key_prefix = Setting("KEY_PREFIX", KEY_PREFIX, DEFAULT_PREFIX)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import psycopg
 
-from tenantry.auth.credentials import CredentialFinder
+from tenantry.auth.credentials import TOKEN_DOTS, CredentialFinder
 from tenantry.common.secret import Secret
 from tenantry.domain.api_keys import KeyFormat
 from tenantry.domain.billing.raw_bodies import RawBodies
@@ -44,6 +44,7 @@ _COMPOSED: Final = (
     "billing",
     "issuers",
     "oidc",
+    "operator_tokens",
     "smtp",
     "invitation_links",
     "traces",
@@ -159,6 +160,26 @@ class Settings(DeclaredSettings):
             self._api_key_header,
             self.imported_key_pattern,
         )
+
+    @cached_property
+    def operator_tokens(self) -> tuple[Secret, ...]:
+        """The tokens of the operator. By its form, none of them can be another credential."""
+        tokens = [token.reveal().encode() for token in self._operator_tokens]
+        begins = "begins with a prefix of API keys"
+        dots = "has two dots, as users' tokens do"
+        matches = "matches IMPORTED_KEY_PATTERN, as an API key may"
+        is_other = {
+            begins: any(token.startswith(self.key_format.credential_starts) for token in tokens),
+            dots: any(token.count(b".") == TOKEN_DOTS for token in tokens),
+            matches: any(map(self.credentials.may_be_imported, tokens)),
+        }
+        reject(
+            {
+                f"OPERATOR_TOKEN: {why}: choose another token": is_so
+                for why, is_so in is_other.items()
+            }
+        )
+        return self._operator_tokens
 
     @property
     def follows_seats(self) -> bool:

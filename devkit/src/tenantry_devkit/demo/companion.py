@@ -39,7 +39,8 @@ def generated_settings() -> dict[str, str]:
         "RECONCILE_HOURS": "0",
         "API_KEY_PEPPER": secrets.token_hex(32),
         "SESSION_SECRET": secrets.token_hex(32),
-        "OPERATOR_TOKEN": f"op_{secrets.token_hex(24)}",
+        # an API key has no dot, whatever KEY_PREFIX is
+        "OPERATOR_TOKEN": f"operator.{secrets.token_hex(24)}",
         "OIDC_CLIENT_SECRET": secrets.token_hex(24),
     }
 

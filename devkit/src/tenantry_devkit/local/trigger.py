@@ -325,7 +325,7 @@ def _secret(values: Mapping[str, str], sign_as: str) -> Secret:
 def _credentials(values: Mapping[str, str]) -> dict[str, Secret]:
     """Return the credentials for `ServiceReader`."""
     key = values.get("TENANTRY_API_KEY", "").strip() or values.get(LIVE_KEY, "").strip()
-    operator = values.get("OPERATOR_TOKEN", "").strip()
+    operator = values.get("OPERATOR_TOKEN", "").split(",")[0].strip()
     return {name: Secret(text) for name, text in (("api_key", key), ("operator", operator)) if text}
 
 
