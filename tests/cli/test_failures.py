@@ -60,6 +60,31 @@ async def test_plan_limit_exits_with_1(workspace: Workspace) -> None:
     assert "plan_limit_reached" in done.err
 
 
+async def test_address_with_the_prefix_of_the_api_is_taken_as_meant(workspace: Workspace) -> None:
+    for address in (f"{workspace.served.url}/api/v1", f"{workspace.served.url}/api/v1/"):
+        for how in ({"TENANTRY_BASE_URL": address}, {}):
+            arguments = () if how else ("--base-url", address)
+            done = await workspace.run("whoami", *arguments, **how)
+            assert (done.code, done.err) == (0, ""), address
+    await workspace.done("config", "set", "base_url", f"{workspace.served.url}/api/v1/")
+    assert await workspace.done("config", "get", "base_url") == f"{workspace.served.url}\n"
+
+
+async def test_404_of_another_server_says_that_the_address_is_wrong(workspace: Workspace) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\nconnection: close\r\n\r\nnginx"
+        )
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        done = await workspace.run("plans", TENANTRY_BASE_URL=address)
+    assert (done.code, done.out) == (6, "")
+    assert f"{address} (from TENANTRY_BASE_URL) is not the address of tenantry" in done.err
+
+
 async def test_unreachable_service_exits_with_6(workspace: Workspace) -> None:
     address = f"http://127.0.0.1:{free_port()}"
     done = await workspace.run("plans", TENANTRY_BASE_URL=address)

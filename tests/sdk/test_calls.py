@@ -426,8 +426,14 @@ async def test_scopes_as_one_string_are_a_type_error(flavour: Flavour) -> None:
 
 @pytest.mark.parametrize("kind", [Tenantry, AsyncTenantry])
 def test_address_of_a_client_is_public(kind: type[Tenantry | AsyncTenantry]) -> None:
-    client = kind("key", base_url="https://accounts.example.com/")
-    assert client.base_url == "https://accounts.example.com"
+    for given, used in (
+        ("https://accounts.example.com/", "https://accounts.example.com"),
+        ("https://accounts.example.com/api/v1", "https://accounts.example.com"),
+        ("https://example.com/accounts/api/v1/", "https://example.com/accounts"),
+        ("https://example.com/api/v10", "https://example.com/api/v10"),
+        ("https://api/v1", "https://api/v1"),
+    ):
+        assert kind("key", base_url=given).base_url == used
 
 
 async def test_closed_client_raises_a_clear_error(served: Served, flavour: Flavour) -> None:

@@ -78,6 +78,11 @@ def test_answer_of_something_before_the_service_is_an_error_too(
     assert "base_url" in error.next_step
 
 
+def test_404_of_another_server_says_that_the_address_is_wrong() -> None:
+    error = error_of(404, b"<html>nginx</html>")
+    assert error.next_step == "base_url is not the address of tenantry: another server answered."
+
+
 @pytest.mark.parametrize("status", [418, 599, 301])
 def test_unknown_status_is_an_api_error(status: int) -> None:
     error = error_of(status, b"")

@@ -135,12 +135,13 @@ function unknownProblem(status: number, body: string): Problem {
   const text = body.slice(0, 2000).replace(/[\p{C}\s]+/gu, " ").trim();
   const detail = (/<title>([^<]+)/i.exec(text)?.[1] ?? text).trim().slice(0, 200); // the title of a page
   const code = `http_${status}`;
+  const found = status === 404 ? `baseUrl is not the address of tenantry: another server answered. ${detail}` : detail;
   return {
     type: "about:blank",
     title: code,
     status,
     code,
-    detail: detail || "The response gives no reason.",
+    detail: found.trim() || "The response gives no reason.",
     requestId: "",
   };
 }

@@ -127,7 +127,7 @@ function withoutMask(body: unknown): unknown {
   return isReport && body.secret instanceof Secret ? { ...body, secret: body.secret.reveal() } : body;
 }
 
-/** Return the address without a trailing slash. The error does not show it: it may contain a password. */
+/** Return the address without the API's prefix and a trailing slash. The error does not show it: it may contain a password. */
 function addressOf(baseUrl: string, allowHttp: boolean): string {
   const url = URL.canParse(baseUrl) ? new URL(baseUrl) : undefined;
   if (!url || !/^https?:$/.test(url.protocol) || url.username || url.password || url.search || url.hash) {
@@ -136,5 +136,5 @@ function addressOf(baseUrl: string, allowHttp: boolean): string {
   if (url.protocol === "http:" && !allowHttp && !/^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/.test(url.hostname)) {
     throw new ConfigurationError("baseUrl must be https: it receives credentials");
   }
-  return url.href.replace(/\/+$/, "");
+  return url.origin + url.pathname.replace(/(\/api\/v1)?\/*$/, "");
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Final
 
 from tenantry_sdk._secret import Secret, revealed
@@ -11,6 +12,7 @@ from tenantry_sdk.errors import ConfigurationError
 
 _API_KEY: Final = "TENANTRY_API_KEY"
 _BASE_URL: Final = "TENANTRY_BASE_URL"
+_API_PREFIX: Final = re.compile(r"(?<!/)/api/v1$")  # after "//" it is a host
 _DEFAULT: Final = "http://127.0.0.1:3001"
 
 
@@ -30,7 +32,9 @@ def credential_of(api_key: str | Secret | None) -> Secret | None:
 
 
 def base_url_of(base_url: str | None, *, allow_http: bool) -> str:
-    """Return the service's address without a trailing slash. Raises `ConfigurationError`."""
+    """Return the service's address without a trailing slash, and without the prefix of the API's
+    paths, which the address of an example may end in. Raises `ConfigurationError`.
+    """
     source = "base_url" if base_url else _BASE_URL
     address = base_url or os.environ.get(_BASE_URL) or _DEFAULT
-    return http_address(address, source, allow_http=allow_http)
+    return _API_PREFIX.sub("", http_address(address, source, allow_http=allow_http))

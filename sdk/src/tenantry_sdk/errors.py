@@ -65,6 +65,7 @@ _NEXT_STEPS: Final = {
     "overloaded": "Wait for retry_after seconds.",
     "auth_unavailable": "Try again in a moment; the service cannot reach its database or identity provider.",
     "database_unavailable": "Try again in a moment; the service cannot reach its database.",
+    "http_404": "base_url is not the address of tenantry: another server answered.",
     "internal_error": "Try again. If the error persists, give the operator the request id.",
     "provider_not_configured": "The operator must set PROVIDER_SECRET_KEY.",
     "identity_provider_not_configured": "The operator must set OIDC_ISSUER.",

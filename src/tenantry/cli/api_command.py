@@ -42,6 +42,8 @@ from tenantry_sdk.errors import APIError, TenantryError
 
 T = TypeVar("T")
 
+_NOT_OURS: Final = "http_404"
+"""The code of a 404 that is no problem document of the service."""
 _SECRET: Final = re.compile(r"svc_(?:live|test)_|[a-z0-9]{2,16}_(?:live|test)_[0-9A-Za-z]{49}")
 """The beginning of a key's secret; with another prefix than ``svc``, all of it."""
 _PAGE: Final = 100
@@ -54,6 +56,7 @@ _CODES: Final[dict[int, int]] = {
 }
 # The status of these errors is misleading.
 _CODES_OF_REASONS: Final[dict[str, int]] = {
+    _NOT_OURS: OUT_OF_REACH,
     "feature_not_granted": FAILED,
     "plan_limit_reached": FAILED,
     "quota_exceeded": FAILED,
@@ -205,6 +208,9 @@ def _next_step(error: errors.APIError, target: Target) -> str | None:
         return _SIGN_IN
     if error.retry_after is not None:
         return f"Try again in {error.retry_after:.0f} s."
+    if error.code == _NOT_OURS:
+        base_url = target.base_url
+        return f"{base_url.value} (from {base_url.source}) is not the address of tenantry: another server answered."
     step = _NEXT_STEPS.get(error.code, error.next_step)
     if is_rejected and step is not None:
         return f"{step} This one is from {target.credential}."

@@ -22,6 +22,7 @@ DEFAULT_SOURCE: Final = "the default"
 _SIGN_IN: Final = "tenantry login"
 _KEY: Final = re.compile(r"[\x21-\x7e]+")
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_API_PREFIX: Final = re.compile(r"(?<!/)/api/v1$")  # after "//" it is a host
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -210,7 +211,8 @@ class ClientConfiguration:
         set.
         """
         if found := self.setting("base_url", self.options.base_url, self.sign_in):
-            return SourcedValue(checked_address(*found), found.source), None
+            address = without_api_prefix(checked_address(*found))
+            return SourcedValue(address, found.source), None
         key = self.environment.get("TENANTRY_API_KEY")
         is_set = any((self._named, self.options.api_key_file, key, self.profile.api_key_file))
         demo = None if is_set else demo_here(self.environment)
@@ -273,7 +275,7 @@ class ClientConfiguration:
     def _key_file(self, address: SourcedValue) -> str | None:
         """Return the profile's file, if it is for this service."""
         own = self.profile.base_url or address.value
-        return self.profile.api_key_file if own.rstrip("/") == address.value else None
+        return self.profile.api_key_file if without_api_prefix(own) == address.value else None
 
     def _hides_key(self, address: SourcedValue, *, is_own: bool) -> bool:
         """Whether the profile named on the command line takes precedence over the key of the
@@ -286,7 +288,7 @@ class ClientConfiguration:
         """Whether the key of the environment is for another service than that of the profile."""
         if address.source not in (self._file, _SIGN_IN):
             return False
-        return self.environment.get("TENANTRY_BASE_URL", "").rstrip("/") != address.value
+        return without_api_prefix(self.environment.get("TENANTRY_BASE_URL", "")) != address.value
 
     def _explain_missing(self, address: SourcedValue) -> str:
         lines = [f"There is no credential for {address.value} (from {address.source})."]
@@ -331,6 +333,13 @@ def checked_address(
         return oauth.checked_address(address, source, allow_query=allow_query)
     except ConfigurationError as error:
         raise CommandError(str(error), code) from None
+
+
+def without_api_prefix(text: str) -> str:
+    """Return a service's address without a slash at its end, and without the prefix of the API's
+    paths.
+    """
+    return _API_PREFIX.sub("", text.rstrip("/"))
 
 
 def _checked_key(key: str, source: str) -> tuple[Secret, str]:

@@ -22,6 +22,7 @@ from tenantry.cli.client_configuration import (
     checked_id,
     config_path,
     read_config,
+    without_api_prefix,
 )
 from tenantry.cli.output import (
     NOT_FOUND,
@@ -190,7 +191,8 @@ def _checked(key: str, value: str, configuration: ClientConfiguration) -> str | 
         )
     if key in ("base_url", "issuer"):
         address = checked_address(value, key)
-        return address if key == "base_url" else value  # an issuer's slash at the end counts
+        # an issuer's slash at the end counts
+        return without_api_prefix(address) if key == "base_url" else value
     _check_for_secrets(key, value)
     return _converted(key, value, configuration)
 

@@ -167,8 +167,27 @@ async def test_page_of_another_service_is_no_result(package: Package, served: Se
         ["UnreadableAnswerError", "The response (200, text/html) is not one of tenantry."],
         ["UnreadableAnswerError", "The response (204, no type) is not one of tenantry."],
         ["APIError", "302 http_302: The response gives no reason."],
-        ["APIError", "404 http_404: <h1> Nothing here"],
+        [
+            "APIError",
+            "404 http_404: baseUrl is not the address of tenantry: another server answered. <h1> Nothing here",
+        ],
     ]
+
+
+async def test_prefix_of_the_api_is_no_part_of_the_address(
+    package: Package, served: Served, acme: Organization
+) -> None:
+    program = """
+        const found = [];
+        for (const end of ["/api/v1", "/api/v1/", "/"]) {
+            const client = new Tenantry({ baseUrl: baseUrl + end, apiKey });
+            const received = { headers: { authorization: `Bearer ${apiKey}` } };
+            found.push([(await client.auth.whoami()).orgId, (await client.auth.verify(received, null)).orgId]);
+        }
+        print(found);
+    """
+    expected = [[acme.id, acme.id]] * 3
+    assert await package.result_of(program, served.url, key_of(acme)) == expected
 
 
 async def test_operator_sets_lists_and_ends_grants(

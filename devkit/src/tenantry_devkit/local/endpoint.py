@@ -20,7 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 import httpx2
 
-from tenantry.cli.client_configuration import xdg_folder
+from tenantry.cli.client_configuration import without_api_prefix, xdg_folder
 from tenantry.cli.output import OUT_OF_REACH, CommandError
 from tenantry.common.clock import exponential, system_clock
 from tenantry.common.files import OWNER_ONLY
@@ -107,7 +107,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 def service_base(values: Mapping[str, str]) -> str:
     """Return the service's address: TENANTRY_BASE_URL, else HOST and PORT on this machine."""
     if base := values.get("TENANTRY_BASE_URL", "").strip():
-        return base.rstrip("/")
+        return without_api_prefix(base)
     host = values.get("HOST", "").strip()
     host = "127.0.0.1" if host in ("", "0.0.0.0", "::") else host  # noqa: S104  # not bound here: requests go to loopback
     return f"http://{f'[{host}]' if ':' in host else host}:{values.get('PORT', '').strip() or 3001}"
