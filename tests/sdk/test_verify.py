@@ -462,6 +462,14 @@ async def test_answer_of_something_else_accepts_nobody_and_is_not_passed_on(
     assert not isinstance(raised.value, errors.APIError)
 
 
+async def test_feature_that_the_catalog_lacks_is_no_other_server(flavour: Flavour) -> None:
+    problem = '{"code": "unknown_feature", "detail": "The plan catalog has no feature."}'
+    async with answered_by(flavour, Upstream(404, problem)) as client:
+        with pytest.raises(errors.NotFoundError) as raised:
+            await client.auth.verify(bearer(SECRET), None, feature="ssso")
+    assert raised.value.code == "unknown_feature"
+
+
 @pytest.mark.parametrize(
     "scope", ["", "-", "projects", "projects:read/mode/any", "../../x", "a:b?c", "A:b", "a:b\n"]
 )

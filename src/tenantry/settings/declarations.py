@@ -6,6 +6,7 @@ docs/reference/configuration.md is made from the declarations and their docstrin
 from pathlib import Path
 from typing import Any, Final
 
+from tenantry.common.secret import Secret
 from tenantry.domain.api_keys import DEFAULT_PREFIX
 from tenantry.domain.billing.raw_bodies import RawBodies
 from tenantry.domain.branding import DEFAULT_NAME
@@ -145,7 +146,7 @@ class DeclaredSettings(SettingValues):
     """The path of a file for the lines of requests, as JSON, with or without `LOG_REQUESTS`.
     `tenantry logs tail` follows it. The service opens a new file after a rotation.
     """
-    _operator_tokens = Setting("OPERATOR_TOKEN", secrets(32), ())
+    _operator_tokens = Setting[tuple[Secret, ...]]("OPERATOR_TOKEN", secrets(32), ())
     """The bearer token with which your backend calls the operator's routes: `PUT`, `DELETE` and
     export of tenants, their grants, the import of keys, and everything below `/api/v1/operator/`.
     Several tokens, separated by commas, count at once, for a rotation. Unset: these routes answer

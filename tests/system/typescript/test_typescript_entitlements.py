@@ -116,11 +116,15 @@ async def test_check_of_a_caller_needs_the_feature(
         const caller = await verify("audit-log");
         const missing = await rejection(verify("sso"));
         const wrong = await rejection(verify("sso/mode/any"));
-        print([caller.features, missing instanceof FeatureNotGrantedError, missing.statusCode, wrong.name]);
+        const unknown = await rejection(verify("ssso"));
+        const codes = [missing.statusCode, unknown.code, unknown.statusCode];
+        print([caller.features, missing instanceof FeatureNotGrantedError, ...codes, wrong.name]);
     """
     assert await package.result_of(program, selling.url, key_of(basic)) == [
         ["audit-log", "exports"],
         True,
         403,
+        "unknown_feature",
+        404,
         "TypeError",
     ]

@@ -440,7 +440,16 @@ class RunningService:
     @property
     def webhook_secret(self) -> Credential:
         """The secret that signs events."""
-        return Credential(self.values["PROVIDER_WEBHOOK_SECRET"].split(",")[0].strip())
+        return self._first_of("PROVIDER_WEBHOOK_SECRET")
+
+    @property
+    def operator_token(self) -> Credential:
+        """The bearer credential of the operator."""
+        return self._first_of("OPERATOR_TOKEN")
+
+    def _first_of(self, name: str) -> Credential:
+        """Return the first of several secrets."""
+        return Credential(self.values[name].split(",")[0].strip())
 
     @property
     def log_length(self) -> int:

@@ -136,11 +136,10 @@ class SuiteTenant:
         self._as_operator("PUT", json={"name": self.name, "ownerEmail": self.owner_email, **more})
 
     def _as_operator(self, method: str, more: str = "", json: object = None) -> Any:  # noqa: ANN401
-        token = self.service.values["OPERATOR_TOKEN"].split(",")[0].strip()
         return self.service.call(
             method,
             f"/tenants/{self.id}{more}",
-            token,
+            self.service.operator_token,
             json,
         )
 
