@@ -4,6 +4,7 @@ The gateway's configuration writes the beginning. A gateway may append the clien
 add no requirement and hide none.
 """
 
+import functools
 import re
 from typing import Final
 from urllib.parse import unquote
@@ -15,6 +16,7 @@ from tenantry.domain.features import is_feature_id
 from tenantry.domain.permissions import ACCEPTED_MODES, Mode
 
 MOST_FEATURES: Final = 16
+_REMEMBERED: Final = 256
 _FEATURE: Final = "feature:"
 _LIVE: Final = ACCEPTED_MODES["live"]
 _EXACT_MODE: Final = re.compile(r"mode/(live|test|any)(/.*)?", re.DOTALL)
@@ -32,6 +34,7 @@ SCOPE_ALONE: Final = PathRequirement()
 """The requirement of a path that ends with its scope."""
 
 
+@functools.lru_cache(_REMEMBERED)  # a configuration has few, and each check is read twice
 def requirement_after_scope(sent: str) -> PathRequirement:
     """Return what the part of a path that follows the scope requires; it is percent-encoded, as
     ``sent``.
