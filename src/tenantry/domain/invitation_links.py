@@ -1,8 +1,8 @@
 """The links of invitations. Nothing of a link is stored.
 
 The token of a link is the invitation's id and an HMAC: it names the invitation. The proof, another
-HMAC, is only in the links of mails, so that whoever has it received mail at the invited address, or
-got it from its reader.
+HMAC, is only in the links of mails: a user who has it received mail at the invited address, or got
+it from its reader.
 """
 
 import base64

@@ -142,7 +142,7 @@ def check_recipient(address: str, verified: str | None, *, has_proof: bool) -> N
 def check_no_other_address(address: str, verified: str | None) -> None:
     """Raise `EmailMismatchError` for a user whose verified address is not the invited one.
 
-    Such a user makes us mail nobody: the address is likely to be another person's.
+    The invited address is likely to be another person's, who must not get mail for this user.
     """
     if verified is not None and comparable_address(verified) != address:
         raise errors.EmailMismatchError(
