@@ -76,6 +76,7 @@ async def token_of(inviter: Caller, invitation: JsonObject) -> str:
     assert answer.headers["cache-control"] == "no-store"
     found = LINK.fullmatch(answer.json()["url"])
     assert found is not None
+    assert found[2] is None, "the proof is for mails alone"
     return found[1]
 
 

@@ -71,5 +71,5 @@ def _leading_features(rest: str) -> tuple[tuple[str, ...], str]:
 
 def _no_such_check() -> NotFoundError:
     return NotFoundError(
-        "check: its path is the scope, then feature:NAME at most 16 times, then mode/live, mode/test or mode/any"
+        "check: its path must be the scope, feature:NAME at most 16 times, and mode/live, mode/test or mode/any"
     )
