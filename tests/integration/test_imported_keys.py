@@ -188,7 +188,7 @@ async def test_form_of_a_token_is_a_token_whatever_the_pattern(service: Service)
     await import_key(service, org.id, key)
     answer = await service.caller(key.secret).get(PROJECTS)
     assert refusal(answer) == (401, "invalid_credential")
-    async with another(service, IMPORTED_KEY_PATTERN=".*") as other:
+    async with another(service, IMPORTED_KEY_PATTERN=".*", OPERATOR_TOKEN="") as other:
         user = other.user("ada", org=org.id, role="owner")
         assert (await user.get(PROJECTS)).status_code == 200
 
@@ -218,7 +218,7 @@ async def test_no_given_or_stored_hash_is_a_credential(service: Service) -> None
     keys = [old_key("sha256"), old_key("sha512")]
     for key in keys:
         await import_key(service, org.id, key)
-    async with another(service, IMPORTED_KEY_PATTERN=".*") as other:
+    async with another(service, IMPORTED_KEY_PATTERN=".*", OPERATOR_TOKEN="") as other:
         for moment in ("before", "after"):
             stored = [digest for row in await rows_of(service, org.id) for digest in row[1:3]]
             for value in [*stored, *(key.hash for key in keys)]:
@@ -233,7 +233,7 @@ async def test_hash_of_ascii_characters_is_no_credential(service: Service) -> No
     text = "0123456789abcdef0123456789abcdef"  # as bytes, as long as a sha256
     member = old_key().member(digest=base64.b64encode(text.encode()).decode())
     await imported(service, org.id, member)
-    async with another(service, IMPORTED_KEY_PATTERN=".*") as other:
+    async with another(service, IMPORTED_KEY_PATTERN=".*", OPERATOR_TOKEN="") as other:
         assert await answer_to(other, text) == (401, "invalid_credential")
 
 

@@ -17,7 +17,7 @@ from tests.support.pgbouncer import pooler_of
 
 WEBHOOK_SECRET: Final = "whsec_of_the_tests_0123456789"
 PEPPER: Final = "pepper-of-the-tests-0123456789abcdef"
-OPERATOR_TOKEN: Final = "operator-token-of-the-tests-0123456789"
+OPERATOR_TOKEN: Final = "operator+token+of+the+tests+0123456789"
 BASE_URL: Final = "http://tenantry.test"
 PATIENT: Final = Timeouts(
     request=25.0,
