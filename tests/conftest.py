@@ -1,6 +1,7 @@
 """Fixtures that every kind of test may use."""
 
 import logging
+import os
 import shutil
 import signal
 import tempfile
@@ -22,9 +23,12 @@ settings.register_profile("tenantry", deadline=None, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=500)  # of `make test-system`
 settings.load_profile("tenantry")
 
-# What a shell puts into the background is deaf to Ctrl-C, and so are programs that it starts: those
-# that tests end too.
+# What a shell puts into the background is deaf to Ctrl-C, and what `nohup` starts is deaf to a closed
+# terminal. So are programs that it starts, unless it has a handler: those that tests end too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN or "PYTEST_XDIST_WORKER" in os.environ:
+    # a worker ends with the process that started it
+    signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -231,7 +231,7 @@ async def test_no_key_is_made_twice_on_a_bad_day(
         {"made twice or left unseen": wrong},
     )
     assert wrong == 0
-    assert sum(isinstance(result, NewApiKey) for result in results) > CALLS / 2
+    assert set(proxy.met) == set(Fault)
 
 
 async def count_wrong(

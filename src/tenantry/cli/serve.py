@@ -252,7 +252,7 @@ def end_on_sigterm() -> None:
     SIGHUP, which a closed terminal sends, does the same unless it is ignored (``nohup``).
     """
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+    if not this_process.is_deaf_to_hangup():
         signal.signal(signal.SIGHUP, lambda _number, _frame: signal.raise_signal(signal.SIGTERM))
 
 

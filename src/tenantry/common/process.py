@@ -1,8 +1,9 @@
-"""Process settings: garbage collection and the limit of open files."""
+"""Process settings: garbage collection, signals, and the limit of open files."""
 
 import gc
 import logging
 import resource
+import signal
 from typing import Final
 
 _GC_THRESHOLDS: Final = (20_000, 2, 40)
@@ -22,6 +23,13 @@ def set_for_serving() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+
+
+def is_deaf_to_hangup() -> bool:
+    """Return whether the process was started to ignore SIGHUP, which a closed terminal sends, as
+    ``nohup`` does: then it handles no SIGHUP.
+    """
+    return signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 def allow_connections(wanted: int) -> int:

@@ -23,6 +23,7 @@ from tenantry.cli.output import CommandError, counted, json_text, printable, sho
 from tenantry.cli.times import past
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch
+from tenantry.common.process import is_deaf_to_hangup
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.events import KNOWN_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
@@ -278,6 +279,8 @@ class _Session:
         Raises `ProviderRefusedError`, and `ProviderUnavailableError` at the start.
         """
         for number in _SIGNALS:
+            if number == signal.SIGHUP and is_deaf_to_hangup():
+                continue
             asyncio.get_running_loop().add_signal_handler(
                 number,
                 self._handle_signal,

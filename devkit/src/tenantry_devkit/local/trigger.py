@@ -27,6 +27,7 @@ from tenantry.cli.output import (
     print_json,
     printable,
 )
+from tenantry.common.process import is_deaf_to_hangup
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.events import SUBSCRIPTION_UPDATED
 from tenantry.domain.billing.state import BillingPolicy
@@ -239,6 +240,8 @@ async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
     """Return the result, or cancel the work at a signal and return 128 and its number."""
     task = asyncio.ensure_future(work)
     for number in (signal.SIGTERM, signal.SIGHUP):
+        if number == signal.SIGHUP and is_deaf_to_hangup():
+            continue
         asyncio.get_running_loop().add_signal_handler(
             number,
             task.cancel,
