@@ -19,11 +19,11 @@ from tests.support.postgres import PostgresServer, as_url, running_server
 pytest_plugins = ["pytester", "tenantry_devkit.testing"]
 
 # a busy machine is no failure
-settings.register_profile("tenantry", deadline=None, max_examples=50)
-settings.register_profile("thorough", deadline=None, max_examples=500)  # of `make test-system`
+settings.register_profile("tenantry", deadline=None, max_examples=10)
+settings.register_profile("thorough", deadline=None, max_examples=50)  # of `make test-system`
 settings.load_profile("tenantry")
 
-# What a shell puts into the background is deaf to Ctrl-C, and what `nohup` starts is deaf to a closed
+# What a shell puts into the background is deaf to Ctrl-C, and what `nohup` starts to a closed
 # terminal. So are programs that it starts, unless it has a handler: those that tests end too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN or "PYTEST_XDIST_WORKER" in os.environ:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import settings
 
 from tests.support import figures
 from tests.support.billing_examples import billing_examples
@@ -22,8 +23,8 @@ from tests.support.billing_histories import (
 from tests.support.provider_world import History, random_history
 
 SECOND = int(NOW.timestamp())
-HISTORIES = 80
-MOST_ORDERS = 24
+HISTORIES = 2 * settings().max_examples
+MOST_ORDERS = 6
 
 
 async def _run(conninfo: str, mode: str, histories: Sequence[History]) -> list[Outcome]:

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenantry.domain.billing.events import BillingEvent
@@ -22,9 +22,9 @@ CUSTOMER: Final = "cus_acme"
 STATUSES: Final = ("trialing", "active", "past_due", "unpaid")
 PRICES: Final = ("price_free", "price_pro", "price_business")
 
-SAMPLE: Final = 200
+SAMPLE: Final = 4 * settings().max_examples
 """Random orders of each history."""
-MOST_EVENTS: Final = 6
+MOST_EVENTS: Final = 5
 """The length of the longest history that is delivered in every order here: 720 orders.
 
 `tests/system` delivers the longer ones in every order, and all of them in the old shape."""

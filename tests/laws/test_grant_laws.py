@@ -7,6 +7,7 @@ from itertools import permutations
 from typing import Final
 
 import pytest
+from hypothesis import settings
 
 from tenantry.domain.billing.state import SubscriptionRule
 from tenantry.domain.billing.tenant_record import BillingRecord
@@ -27,7 +28,7 @@ from tests.support.subscription_orders import (
     record_in,
 )
 
-SEEDS: Final = 150
+SEEDS: Final = 3 * settings().max_examples
 RULES: Final = Rules(CATALOG)
 END: Final = START + 40 * 86_400
 

@@ -13,7 +13,7 @@ from hypothesis import settings
 from bench.fuzz.catalog import NAMES, target
 from bench.fuzz.mutation import inputs
 
-INPUTS: Final = 3 * settings().max_examples
+INPUTS: Final = 10 * settings().max_examples
 
 
 @pytest.fixture(autouse=True)
