@@ -11,10 +11,20 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal --durations 20
 ON_OLDEST_POSTGRES = $(addprefix tests/system/test_, promoted_standby.py disk_full.py hosts_that_stand_still.py \
   server_clocks_that_differ.py)
-ON_PARTITIONS = $(addprefix tests/integration/test_, webhook_*.py replay*.py \
-  reconcile*.py backfill.py billing_reads.py customer_links.py each_subscription.py several_subscriptions.py \
-  event_feed.py explain.py retention.py raw_bodies.py doctor_billing.py row_level_security.py role_privileges.py \
-  tenants.py mail_delivery.py)
+# What PostgreSQL cannot change: pages and the interface, over use cases that other tests run on it; the payment and the
+# identity provider; orders of arrival.
+NOT_OF_POSTGRES = $(addprefix --ignore-glob=tests/integration/, dashboard local $(addprefix test_, accept_loop.py asgi_* \
+  checkout_[rs]*.py compression.py cors.py customer_accounts.py deny_by_default.py embedded_server.py \
+  events_without_metadata.py gateway_check.py hostile_requests.py identity_* limits.py mail_smtp.py \
+  moved_subscriptions.py prices.py protocol.py provider_api* public_plans.py reconcile_[cdmt]*.py reference_page.py \
+  refused_tokens.py repeated_header_lines.py request_bodies.py request_log.py response_caching.py \
+  several_subscriptions.py shedding.py simulator_example.py slow_bodies.py verified_token_cache.py \
+  webhook_client.py wsgi_*))
+# One file for each way to read or write the ledger.
+ON_PARTITIONS = $(addprefix tests/integration/test_, webhook_events.py webhook_races.py webhook_late.py \
+  webhook_parking.py webhook_first_event.py replay*.py reconcile.py reconcile_races.py backfill.py billing_reads.py \
+  customer_links.py each_subscription.py event_feed.py explain.py retention.py raw_bodies.py doctor_billing.py \
+  row_level_security.py role_privileges.py tenants.py)
 SCHEMA = $(BIN)/check-jsonschema --builtin-schema
 IMAGE_TESTS = tests/system/test_container_image.py
 PATRONI_TESTS = tests/system/test_patroni.py
@@ -44,7 +54,7 @@ test-system: $(VENV)/.dev ## Run the tests that need root, other programs or min
 	@$(PYTEST) -n 2 $(PATRONI_TESTS) # each runs three databases and three etcd
 	@$(PYTEST) -n 1 $(IMAGE_TESTS) # each process would build the image
 	@$(PYTEST) --hypothesis-profile thorough --timeout 600 tests/laws
-	@tests/system/run-on-oldest-postgres $(PYTEST) tests/integration $(ON_OLDEST_POSTGRES)
+	@tests/system/run-on-oldest-postgres $(PYTEST) $(NOT_OF_POSTGRES) tests/integration $(ON_OLDEST_POSTGRES)
 	@TENANTRY_TEST_PARTITIONED=1 $(PYTEST) -k 'not index and not every_table' $(ON_PARTITIONS) # not of one table
 
 faults: $(VENV)/.dev ## Put known faults into a copy of the code, and show which test catches each
