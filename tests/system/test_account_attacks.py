@@ -20,14 +20,6 @@ import psycopg
 import pytest
 
 from tests.contract.test_openapi import operations
-from tests.e2e.test_immediate_revocation import (
-    Site,
-    add_keys,
-    add_members,
-    add_tenants,
-    check_keys,
-    check_members,
-)
 from tests.support import events, figures
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import SECRETS
@@ -59,6 +51,14 @@ from tests.support.service import (
 from tests.support.signing import deliver
 from tests.support.slow_request import SlowRequest
 from tests.support.smtp import LOOPBACK, MailServer, running
+from tests.system.test_immediate_revocation import (
+    Site,
+    add_keys,
+    add_members,
+    add_tenants,
+    check_keys,
+    check_members,
+)
 
 TENANTS_PER_USER: Final = 20
 MEMBERS_OF_A_TENANT: Final = 25

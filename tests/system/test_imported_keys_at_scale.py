@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 import httpx2
 import pytest
 
-from tests.e2e.test_immediate_revocation import OPERATOR, PATH, add_tenants, unlimited
 from tests.support import figures
 from tests.support.deployment import Deployment, deployed
 from tests.support.drf_keys import DrfKeys, drf_keys
@@ -18,6 +17,7 @@ from tests.support.figures import RecordProperty
 from tests.support.hammer import Hammer, Revocation
 from tests.support.issuer import running_issuer
 from tests.support.postgres import PostgresServer
+from tests.system.test_immediate_revocation import OPERATOR, PATH, add_tenants, unlimited
 
 PROCESSES: Final = 4
 KEYS: Final = 1000

@@ -11,7 +11,6 @@ from tenantry.integrations.http_client import new_http_client
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint, RetryPolicy
 from tenantry_devkit.local.samples import EventSubject, customer_of
 from tenantry_devkit.local.session import ServiceReader
-from tests.e2e.test_orders_over_http import check_orders
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.chaos import SENDERS, ChaosKind, expected, judge, plan, send
 from tests.support.commands import SECRETS
@@ -19,6 +18,7 @@ from tests.support.deployment import deployed
 from tests.support.facts import ANY
 from tests.support.figures import RecordProperty
 from tests.support.long_histories import long_history
+from tests.support.orders_over_http import check_orders
 from tests.support.postgres import as_url
 
 EACH: Final = 19

@@ -1,8 +1,4 @@
-"""A request sent after a revocation is rejected: by two processes, under load, every time.
-
-`tests/system/test_immediate_revocation_at_scale.py` does it with four processes and many more
-revocations.
-"""
+"""A request sent after a revocation is rejected: by four processes, under load, every time."""
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
@@ -33,6 +29,12 @@ PROJECTS: Final = "/api/v1/projects"
 OPERATOR: Final = "operator-of-the-revocations-0123456789"
 PEPPER: Final = Pepper(SECRETS["API_KEY_PEPPER"].encode())
 SUSPEND: Final = b'{"name": "n", "ownerEmail": "a@b.example", "suspended": true}'
+KEYS: Final = 2000
+"""How many keys are revoked."""
+OTHERS: Final = 200
+"""How many of anything else."""
+CACHED: Final = 30
+"""How many keys are revoked that a cache still accepts."""
 WHAT: Final = "Requests sent after a revocation"
 SLOW: Final = (
     "Requests whose body was completed after their key was revoked or their member removed"
@@ -48,25 +50,6 @@ class Site(NamedTuple):
     issuer: Issuer
     values: dict[str, str]
     deployment: Deployment
-    revocations: int = 60
-    """How many keys a test revokes."""
-    others: int = 30
-    """How many of anything else."""
-
-
-@asynccontextmanager
-async def running_site(
-    postgres: PostgresServer,
-    folder: Path,
-    processes: str,
-    **numbers: int,
-) -> AsyncIterator[Site]:
-    """A site of so many processes; its files are in ``folder``."""
-    with postgres.database() as conninfo:
-        async with running_issuer() as issuer:
-            values = unlimited(conninfo, issuer, folder, processes)
-            async with deployed(values["DATABASE_URL"], folder, **values) as deployment:
-                yield Site(conninfo, issuer, values, deployment, **numbers)
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +57,11 @@ async def site(
     postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Site]:
     folder = tmp_path_factory.mktemp("site")
-    async with running_site(postgres, folder, "2") as site:
-        yield site
+    with postgres.database() as conninfo:
+        async with running_issuer() as issuer:
+            values = unlimited(conninfo, issuer, folder, "4")
+            async with deployed(values["DATABASE_URL"], folder, **values) as deployment:
+                yield Site(conninfo, issuer, values, deployment)
 
 
 def unlimited(conninfo: str, issuer: Issuer, folder: Path, processes: str) -> dict[str, str]:
@@ -260,20 +246,20 @@ async def check_slow_bodies(site: Site, number: int, record_property: RecordProp
 async def test_revoked_key_is_never_accepted_again(
     site: Site, record_property: RecordProperty
 ) -> None:
-    await check_keys(site, site.revocations, record_property)
+    await check_keys(site, KEYS, record_property)
 
 
 async def test_a_cache_of_ten_seconds_accepts_them(
     site: Site, tmp_path: Path, record_property: RecordProperty
 ) -> None:
-    revocations, owner = planned_revocations(site.conninfo, site.others)
+    revocations, owner = planned_revocations(site.conninfo, CACHED)
     async with caching_service(site.values, tmp_path) as base_url:
         sent, accepted = await send_during_revocations(base_url, revocations, owner)
     what = f"{WHAT}, behind a cache of 10 s"
     figures.record(
         record_property,
         what,
-        {"requests": sent, "revocations": site.others},
+        {"requests": sent, "revocations": CACHED},
         {"accepted": accepted},
     )
     assert accepted > 0
@@ -282,19 +268,19 @@ async def test_a_cache_of_ten_seconds_accepts_them(
 async def test_suspended_or_ended_tenant_is_rejected_immediately(
     site: Site, record_property: RecordProperty
 ) -> None:
-    await check_tenants(site, site.others, record_property)
+    await check_tenants(site, OTHERS, record_property)
 
 
 async def test_removed_member_is_rejected_immediately(
     site: Site, record_property: RecordProperty
 ) -> None:
-    await check_members(site, site.others, record_property)
+    await check_members(site, OTHERS, record_property)
 
 
 async def test_body_that_arrives_after_the_revocation_changes_nothing(
     site: Site, record_property: RecordProperty
 ) -> None:
-    await check_slow_bodies(site, site.others, record_property)
+    await check_slow_bodies(site, OTHERS, record_property)
 
 
 @asynccontextmanager

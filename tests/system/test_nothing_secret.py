@@ -117,16 +117,10 @@ class Everything:
         return await deliver(self.client, event, secret=SETTINGS[name], at=int(time.time()), **more)
 
 
+@pytest.mark.parametrize("log_format", ["json", "console"])
 async def test_no_secret_of_a_full_run_is_left_anywhere(
-    conninfo: str, tmp_path: Path, record_property: figures.RecordProperty
-) -> None:
-    await check_full_run(conninfo, tmp_path, "json", record_property)
-
-
-async def check_full_run(
     conninfo: str, tmp_path: Path, log_format: str, record_property: figures.RecordProperty
 ) -> None:
-    """Assert that no secret is left anywhere after a full run with this log format."""
     secrets = Secrets()
     for name, secret in SETTINGS.items():
         secrets.add(name, secret)
