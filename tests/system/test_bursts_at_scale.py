@@ -22,10 +22,10 @@ def test_every_order_of_sixty_bursts(part: int, record_property: figures.RecordP
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_five_thousand_orders_of_long_bursts(
+def test_a_thousand_orders_of_long_bursts(
     part: int, record_property: figures.RecordProperty
 ) -> None:
-    seeds = range(1000 + part, 1500, 4)
+    seeds = range(1000 + part, 1112, 4)
     check(
         "Orders of long bursts",
         (random_orders_of_a_long_burst(seed, 9) for seed in seeds),
