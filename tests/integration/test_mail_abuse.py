@@ -159,7 +159,7 @@ async def confirm(service: Service, token: str) -> httpx2.Response:
 # --- the attack
 
 
-async def test_a_hundred_leak_reports_send_three_mails_without_text_of_the_attacker(
+async def test_many_leak_reports_send_three_mails_without_text_of_the_attacker(
     conninfo: str,
 ) -> None:
     victim = "victim@other.example"
@@ -172,12 +172,12 @@ async def test_a_hundred_leak_reports_send_three_mails_without_text_of_the_attac
             SMTP_URL=f"smtp://{LOOPBACK}:{server.port}",
         ) as service,
     ):
-        for number in range(10):
+        for number in range(5):
             org = f"evil-{number}"
             user = service.user(f"attacker-{number}", org=org, role="owner")
             made = await user.post(TENANTS, {"name": EVIL, "ownerEmail": victim})
             assert made.status_code == 201, made.text
-            for _ in range(10):
+            for _ in range(2):
                 key = await service.key(user, org, "projects:read", name=EVIL)
                 report = await service.anonymous.post(REPORT, {"secret": key.caller.credential})
                 assert report.status_code == 200, report.text
@@ -334,14 +334,14 @@ async def test_link_is_valid_once(service: Service, post: Post) -> None:
     assert (await service.anonymous.get(CONFIRM, token=token)).status_code == 404
 
 
-async def test_link_expires_after_a_day(fresh_service: Service) -> None:
-    async with posting(fresh_service) as post:
-        org = await own_tenant(fresh_service)
+async def test_link_expires_after_a_day(emptied_service: Service) -> None:
+    async with posting(emptied_service) as post:
+        org = await own_tenant(emptied_service)
         token = await post.confirmation(org.id)
-        fresh_service.clock.advance(hours=24, seconds=1)
-        assert (await fresh_service.anonymous.get(CONFIRM, token=token)).status_code == 404
-        assert (await confirm(fresh_service, token)).status_code == 404
-        assert not await is_verified(fresh_service, org)
+        emptied_service.clock.advance(hours=24, seconds=1)
+        assert (await emptied_service.anonymous.get(CONFIRM, token=token)).status_code == 404
+        assert (await confirm(emptied_service, token)).status_code == 404
+        assert not await is_verified(emptied_service, org)
 
 
 async def test_link_of_an_address_that_was_changed_meanwhile_is_not_valid(
@@ -433,12 +433,12 @@ async def test_case_of_the_email_domain_does_not_matter(conninfo: str) -> None:
         assert await is_verified(service, org)
 
 
-async def test_confirmation_to_an_invalid_address_raises_no_alert(fresh_service: Service) -> None:
-    async with posting(fresh_service) as post:
-        org = await own_tenant(fresh_service, email="a@..")
+async def test_confirmation_to_an_invalid_address_raises_no_alert(emptied_service: Service) -> None:
+    async with posting(emptied_service) as post:
+        org = await own_tenant(emptied_service, email="a@..")
         assert await post.deliver(org.id) == []
         found = await rows(
-            fresh_service, "SELECT status FROM owner_mails WHERE tenant_id = %s", org.id
+            emptied_service, "SELECT status FROM owner_mails WHERE tenant_id = %s", org.id
         )
         assert [row["status"] for row in found] == ["dropped"]
 
@@ -474,8 +474,8 @@ async def test_former_owner_gets_the_new_recipient_of_security_notices(
 # --- how many confirmations
 
 
-async def test_one_tenant_asks_for_three_confirmations_an_hour(fresh_service: Service) -> None:
-    service = fresh_service
+async def test_one_tenant_asks_for_three_confirmations_an_hour(emptied_service: Service) -> None:
+    service = emptied_service
     async with posting(service) as post:
         org = await own_tenant(service, email="a0@x.example")
         for number in range(1, 10):
@@ -487,9 +487,9 @@ async def test_one_tenant_asks_for_three_confirmations_an_hour(fresh_service: Se
 
 
 async def test_many_tenants_send_one_address_three_confirmations_an_hour_and_six_a_day(
-    fresh_service: Service,
+    emptied_service: Service,
 ) -> None:
-    service = fresh_service
+    service = emptied_service
     spellings = ("victim@x.example", "Victim@X.example", "vic.tim@x.example", "victim+{}@x.example")
     counts = []
     async with running_service(service.conninfo) as other:
@@ -498,7 +498,7 @@ async def test_many_tenants_send_one_address_three_confirmations_an_hour_and_six
             await asyncio.gather(
                 *(
                     own_tenant(each, email=spelling.format(number))
-                    for number, spelling in enumerate(spellings * 3)
+                    for number, spelling in enumerate(spellings)
                     for each in (service, other)
                 )
             )
@@ -572,8 +572,8 @@ async def test_recipient_is_fixed_when_the_notice_is_queued(service: Service, po
 # --- the digest
 
 
-async def test_five_notices_an_hour_then_one_digest_with_the_rest(fresh_service: Service) -> None:
-    service = fresh_service
+async def test_five_notices_an_hour_then_one_digest_with_the_rest(emptied_service: Service) -> None:
+    service = emptied_service
     async with posting(service) as post:
         org = await operators_tenant(service)
         keys = await leak(service, org, 12)
@@ -605,9 +605,9 @@ async def test_five_notices_an_hour_then_one_digest_with_the_rest(fresh_service:
 
 
 async def test_digest_of_a_large_number_names_a_hundred_and_counts_the_rest(
-    fresh_service: Service,
+    emptied_service: Service,
 ) -> None:
-    service = fresh_service
+    service = emptied_service
     async with posting(service) as post:
         org = await operators_tenant(service)
         await leak(service, org, 108)
@@ -645,9 +645,9 @@ async def test_concurrent_reports_in_two_processes_send_five_mails_and_lose_none
 
 
 async def test_notice_that_comes_while_the_digest_is_delivered_is_in_another_mail(
-    fresh_service: Service,
+    emptied_service: Service,
 ) -> None:
-    service = fresh_service
+    service = emptied_service
     async with posting(service) as post:
         org = await operators_tenant(service)
         await leak(service, org, 6)
@@ -664,8 +664,8 @@ async def test_notice_that_comes_while_the_digest_is_delivered_is_in_another_mai
         assert sum(late.id in mail.part("plain") for mail in post.server.received) == 1
 
 
-async def test_digest_goes_to_the_address_of_its_notices(fresh_service: Service) -> None:
-    service = fresh_service
+async def test_digest_goes_to_the_address_of_its_notices(emptied_service: Service) -> None:
+    service = emptied_service
     async with posting(service):
         org = await operators_tenant(service)
         await leak(service, org, 6)
@@ -678,8 +678,8 @@ async def test_digest_goes_to_the_address_of_its_notices(fresh_service: Service)
         assert [digest["recipient"] for digest in digests] == [FORMER, new]
 
 
-async def test_unreachable_mail_server_loses_no_mail(fresh_service: Service) -> None:
-    service = fresh_service
+async def test_unreachable_mail_server_loses_no_mail(emptied_service: Service) -> None:
+    service = emptied_service
     async with posting(service) as post:
         org, new = await operators_tenant(service), new_address()
         await set_address(org, new)
