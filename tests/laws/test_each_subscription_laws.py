@@ -161,7 +161,7 @@ def _sampled(history: NamedHistory, number: int) -> list[list[list[BillingEvent]
 
 
 def test_random_histories_end_as_the_oracle_says(record_property: figures.RecordProperty) -> None:
-    seeds = range(6 * settings().max_examples)  # `tests/system` has 5,000
+    seeds = range(30 * settings().max_examples)  # `tests/system` has 5,000
     check_random_histories(seeds, 3, record_property)
 
 

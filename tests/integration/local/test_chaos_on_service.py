@@ -154,23 +154,16 @@ async def check_sample(bench: Bench, event_type: str) -> None:
 @pytest.mark.parametrize("kinds", [*([kind] for kind in ChaosKind), list(ChaosKind)], ids="-".join)
 async def test_state_converges_after_each_chaos_kind(bench: Bench, kinds: list[ChaosKind]) -> None:
     subject = await bench.tenant(f"chaos-{'-'.join(kinds)}"[:64])
-    events = await long_history(subject, PRICES, events=80, start=now() - 100, seed=len(kinds))
+    events = await long_history(subject, PRICES, events=40, start=now() - 100, seed=len(kinds))
     await check_chaos(bench, subject, events, ANY, kinds=kinds)
 
 
-async def test_five_hundred_events_converge(bench: Bench) -> None:
-    subject = await bench.tenant("chaos-of-five-hundred")
-    events = await long_history(subject, PRICES, events=500, start=now() - 600, seed=7)
-    await check_chaos(bench, subject, events, ANY, seed=7)
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_several_subscriptions_converge(each_bench: Bench, seed: int) -> None:
-    subject = await each_bench.tenant(f"chaos-each-{seed}")
+async def test_several_subscriptions_converge(each_bench: Bench) -> None:
+    subject = await each_bench.tenant("chaos-each")
     events = await long_history(
-        subject, PRICES, events=120, start=now() - 150, seed=seed, is_each=True
+        subject, PRICES, events=120, start=now() - 150, seed=1, is_each=True
     )
-    await check_chaos(each_bench, subject, events, EACH, seed=seed)
+    await check_chaos(each_bench, subject, events, EACH)
 
 
 @pytest.mark.parametrize("event_type", sorted(REQUIRED_TYPES))
@@ -190,9 +183,8 @@ async def test_events_of_one_type_converge(bench: Bench, event_type: str) -> Non
 @pytest.mark.parametrize("name", list(stories()))
 async def test_events_of_a_story_converge(bench: Bench, each_bench: Bench, name: str) -> None:
     for place, policy in ((bench, ANY), (each_bench, EACH)):
-        for seed in (1, 2):
-            subject = await place.tenant(f"chaos-{name}-{seed}")
-            await check_chaos(place, subject, await story_events(subject, name), policy, seed=seed)
+        subject = await place.tenant(f"chaos-{name}")
+        await check_chaos(place, subject, await story_events(subject, name), policy)
 
 
 async def story_events(subject: EventSubject, name: str) -> list[Json]:
