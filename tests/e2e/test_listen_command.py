@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -34,7 +35,17 @@ async def listening(command: Running) -> None:
     await command.until("\n\n", "err")
 
 
+@pytest.fixture
+def as_by_nohup() -> Iterator[None]:
+    """Let commands start with SIGHUP ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("as_by_nohup")
 async def test_ctrl_c_ends_the_relay_with_a_summary(tmp_path: Path) -> None:
+    """A closed terminal does not, where the relay was started to ignore that."""
     simulator, receiver = Simulator(), AcceptingReceiver()
     async with simulator.serving(), serving(receiver):
         address = receiver.url.removeprefix("http://")
@@ -42,6 +53,7 @@ async def test_ctrl_c_ends_the_relay_with_a_summary(tmp_path: Path) -> None:
             "listen", "--forward-to", address, folder=tmp_path, **provider(simulator)
         ) as command:
             await listening(command)
+            command.signal(signal.SIGHUP)
             simulator.subscribe(
                 simulator.customer("cus_1"), "price_pro", metadata={"orgId": "acme"}
             )
