@@ -1,6 +1,6 @@
 """Checks on standbys: after an acknowledged change no check misses it, whatever fails and however
-long each step takes. The product's rules run in a simulated world, which finds the mistakes that
-are easy to make.
+long each step takes. The product's rules run in a simulated world; `tests/system` shows that it
+finds the mistakes that are easy to make.
 """
 
 from collections.abc import Iterator
