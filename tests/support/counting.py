@@ -26,7 +26,7 @@ requests_per_minute = 0
 name = "app"
 url = "https://app.example/hooks"
 types = ["grant.set"]
-secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
+secrets = ["whsec_dIczB9hsfDTAdsKYG3h4T72HD3SVHxu2"]
 """
 """The catalog of a service for `counted_everything`: one plan permits no requests."""
 

@@ -16,14 +16,14 @@ from tenantry.domain.outbound_events import TypeFilter
 from tenantry.domain.webhooks import WebhookEndpoint
 
 LOOPBACK: Final = "127.0.0.1"
-SECRET: Final = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+SECRET: Final = "whsec_dIczB9hsfDTAdsKYG3h4T72HD3SVHxu2"
 CUT: Final = b"cut"
 SILENT: Final = b"silent"
 _PATIENCE: Final = 20.0
 _FAILING: Final = 0.3
 _FAILURES: Final = (302, 404, 500, 503)
 _MAX_ATTEMPTS: Final = 5
-OTHER_SECRET: Final = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+OTHER_SECRET: Final = "whsec_XRUabqgwIh+UaBo2KdKie5npNOaOWtTS"
 MOST_REPEATED: Final = 20_000
 
 

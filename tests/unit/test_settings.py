@@ -150,7 +150,14 @@ def test_operator_token_that_could_be_another_credential_is_refused(token: str, 
     "name", ["PROVIDER_WEBHOOK_SECRET", "API_KEY_PEPPER", "SESSION_SECRET", "OPERATOR_TOKEN"]
 )
 @pytest.mark.parametrize(
-    "value", ["changeme" * 5, "Change-Me-0123456789012345678901234567", "a" * 40, "ab" * 20]
+    "value",
+    [
+        "changeme" * 5,
+        "Change-Me-0123456789012345678901234567",
+        "whsec_the_secret_of_your_endpoint_0123456789",
+        "a" * 40,
+        "ab" * 20,
+    ],
 )
 def test_known_default_is_refused(name: str, value: str) -> None:
     (fault,) = faults_of(**{name: value})
@@ -162,6 +169,12 @@ def test_known_default_behind_the_prefix_of_webhook_secrets_is_refused() -> None
     assert faults_of(PROVIDER_WEBHOOK_SECRET="whsec_" + "x" * 32)[0].startswith(
         "PROVIDER_WEBHOOK_SECRET: is a well-"
     )
+
+
+@pytest.mark.parametrize("name", ["PROVIDER_SECRET_KEY", "OIDC_CLIENT_SECRET", "OPERATOR_TOKEN"])
+def test_placeholder_is_no_secret(name: str) -> None:
+    [fault] = faults_of(**{name: "sk_test_..."})
+    assert fault.startswith(f"{name}: is a placeholder of an example")
 
 
 def test_faults_never_show_the_secret() -> None:

@@ -13,6 +13,7 @@ from tests.support.webhook_endpoint import OTHER_SECRET, SECRET, endpoint_at
 FREE = '[[plans]]\nid = "free"\n'
 NOW = datetime(2021, 2, 25, 15, 2, 10, 999_999, tzinfo=UTC)
 BODY = b'{"test": 2432232314}'
+OF_THE_SPECIFICATION = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 def entry(
@@ -37,7 +38,7 @@ def faults_of(text: str) -> list[str]:
 
 
 def secret_of(size: int) -> str:
-    return "whsec_" + base64.b64encode(bytes(size)).decode()
+    return "whsec_" + base64.b64encode(bytes(range(size))).decode()
 
 
 # Endpoints
@@ -57,7 +58,8 @@ def test_endpoint_has_what_the_catalog_says() -> None:
 
 
 def test_endpoints_of_the_guide() -> None:
-    app, crm = endpoints(block_of("how-to/send-webhooks.md", "[[webhooks]]"))
+    block = block_of("how-to/send-webhooks.md", "[[webhooks]]")
+    app, crm = endpoints(block.replace("whsec_...", SECRET))
     assert (app.allow_private, crm.allow_private) == (False, True)
 
 
@@ -131,6 +133,7 @@ def test_secret_of_a_valid_length(size: int) -> None:
 
 
 FORM = "must be whsec_ and base64 of 24 to 64 bytes"
+KNOWN = "is a well-known example: make a new one (whsec_ and openssl rand -base64 32)"
 
 
 @pytest.mark.parametrize(
@@ -148,6 +151,8 @@ FORM = "must be whsec_ and base64 of 24 to 64 bytes"
         (f'["{SECRET[:-1]}"]', f"secrets: number 1 {FORM}"),
         (f'["{SECRET[:-1]}ä"]', f"secrets: number 1 {FORM}"),
         (f'["{SECRET}", "{SECRET}"]', "secrets: both are the same"),
+        (f'["{OF_THE_SPECIFICATION}"]', f"secrets: number 1 {KNOWN}"),
+        (f'["{secret_of(24)}", "whsec_{"A" * 32}"]', f"secrets: number 2 {KNOWN}"),
         (f'"{SECRET}"', "Expected `array`, got `str` - at `$.secrets`"),
         (f'[["{SECRET}"]]', "Expected `str`, got `array` - at `$.secrets[0]`"),
     ],
@@ -202,9 +207,8 @@ def test_query_of_a_url_is_not_shown(url: str, shown: str) -> None:
 
 def test_message_is_signed_with_the_decoded_secret() -> None:
     """The example of the specification's libraries."""
-    headers = signed_headers(
-        endpoint_at("https://app.example/"), "msg_p5jXN8AQM9LWM0D4loKWxJek", NOW, BODY
-    )
+    endpoint = endpoint_at("https://app.example/", secrets=(OF_THE_SPECIFICATION,))
+    headers = signed_headers(endpoint, "msg_p5jXN8AQM9LWM0D4loKWxJek", NOW, BODY)
     assert headers == {
         "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
         "webhook-timestamp": "1614265330",

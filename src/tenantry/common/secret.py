@@ -1,6 +1,25 @@
-"""Values that must not be shown."""
+"""Values that must not be shown, and texts that protect nothing because everybody knows them."""
 
-from typing import final
+from typing import Final, final
+
+_WORDS_OF_DEFAULTS: Final = (
+    "changeme",
+    "change-me",
+    "change_me",
+    "password",
+    "example",
+    "your-",
+    "your_",
+)
+_PUBLISHED: Final = frozenset(
+    {
+        # of Standard Webhooks 1.0, and of libraries that implement it
+        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+        "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
+    }
+)
+_FEWEST_CHARACTERS: Final = 4
+_PLACEHOLDER: Final = "..."
 
 
 @final
@@ -28,3 +47,17 @@ class Secret:
 
     def __bool__(self) -> bool:
         return bool(self._value)
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether a text stands in examples for a secret, such as ``whsec_...``."""
+    return text.endswith(_PLACEHOLDER)
+
+
+def is_known_default(text: str) -> bool:
+    """Whether a text can be no secret: a default, an example that is published, or fewer than four
+    different characters, such as "aaaa".
+    """
+    lower = text.lower().removeprefix("whsec_")
+    has_default = any(word in lower for word in _WORDS_OF_DEFAULTS)
+    return has_default or text in _PUBLISHED or len(set(lower)) < _FEWEST_CHARACTERS

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from tenantry.common.secret import Secret
+from tenantry.common.secret import Secret, is_known_default
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.outbound_events import TypeFilter
 from tenantry.domain.public_addresses import is_private_literal
@@ -91,6 +91,15 @@ def _key_of(secret: str) -> bytes:
     if len(key) not in _SECRET_BYTES:
         raise ValueError(fault)
     return key
+
+
+def _check_secret(secret: str) -> None:
+    """Raise `ValueError` without a part of the secret."""
+    _key_of(secret)
+    if is_known_default(secret):
+        raise ValueError(
+            f"is a well-known example: make a new one ({_SECRET_PREFIX} and openssl rand -base64 32)"
+        )
 
 
 # The table [[webhooks]] of the catalog
@@ -180,7 +189,7 @@ def _check_secrets(secrets: Sequence[str]) -> None:
         raise ValueError("secrets must be one secret, or two while one replaces the other")
     for number, secret in enumerate(secrets, start=1):
         try:
-            _key_of(secret)
+            _check_secret(secret)
         except ValueError as error:
             raise ValueError(f"secrets: number {number} {error}") from None
     if len(set(secrets)) < len(secrets):

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import psycopg
 
-from tenantry.common.secret import Secret
+from tenantry.common.secret import Secret, is_known_default, is_placeholder
 from tenantry.domain.api_keys import is_prefix
 from tenantry.domain.branding import LONGEST_NAME, MOST_LOGO_BYTES, accent_of, check_logo
 from tenantry.domain.imported_keys import LONGEST_PATTERN, read_key_pattern
@@ -25,17 +25,6 @@ from tenantry.server.cors import ANY_ORIGIN
 EMBEDDED: Final = "embedded"
 """The `DATABASE_URL` of a PostgreSQL that the command itself starts."""
 
-_KNOWN_DEFAULTS: Final = (
-    "changeme",
-    "change-me",
-    "change_me",
-    "password",
-    "example",
-    "your-",
-    "your_",
-)
-_FEWEST_CHARACTERS: Final = 4
-"""A secret of fewer different characters, such as "aaaa", counts as a known default."""
 _QUOTES: Final = frozenset("\"'`\u201c\u201d\u2018\u2019\u201e")
 _OTHER_THAN_SECRETS: Final = {
     "sk": "a key of the provider's API, which belongs to PROVIDER_SECRET_KEY",
@@ -231,14 +220,11 @@ def _read_each(read: Callable[[str], Value], texts: Iterable[str]) -> tuple[Valu
 
 def _read_secret(text: str, shortest: int = 1) -> Secret:
     _require(text, "holds an empty secret")
+    _require(not is_placeholder(text), "is a placeholder of an example: replace it by the secret")
     _require(len(text) >= shortest, f"is shorter than {shortest} characters")
-    is_weak = shortest > 1 and _is_known_default(text.lower().removeprefix("whsec_"))
+    is_weak = shortest > 1 and is_known_default(text)
     _require(not is_weak, "is a well-known default; make a new secret (openssl rand -hex 32)")
     return Secret(text)
-
-
-def _is_known_default(text: str) -> bool:
-    return text.startswith(_KNOWN_DEFAULTS) or len(set(text)) < _FEWEST_CHARACTERS
 
 
 def check_webhook_secret(text: str) -> None:
