@@ -116,3 +116,12 @@ def test_mail_names_the_product() -> None:
     assert html is not None
     assert "sent automatically by Nimbus &amp; Söhne." in html.get_content()
     assert compose(MAIL, SENDER)["Subject"] == "Payment failed"
+
+
+def test_no_mail_names_tenantry() -> None:
+    mail = compose(MAIL, SENDER, product=Branding("Nimbus"))
+    assert "tenantry" not in mail.as_string().lower()
+    templates = list(resources.files("tenantry.notifications").joinpath("templates").iterdir())
+    assert len(templates) > 20
+    texts = {template.name: template.read_text("utf-8").lower() for template in templates}
+    assert [name for name, text in texts.items() if "tenantry" in text] == []

@@ -51,6 +51,11 @@ class Branding(msgspec.Struct, frozen=True):
         return self.name != DEFAULT_NAME
 
     @property
+    def key_variable(self) -> str:
+        """The environment variable that samples on pages read an API key from."""
+        return "API_KEY" if self.is_own else "TENANTRY_API_KEY"
+
+    @property
     def adapted(self) -> str:
         """Say which other colors pages use, if the chosen one has too little contrast; else
         empty.

@@ -32,7 +32,10 @@ async def test_leak_is_shown_on_the_key_page_the_list_and_the_overview(
     assert "Old" not in only.text
     assert '<span class="tag red">leaked</span>' in only.html
     overview = await olivia.open(OVERVIEW)
-    assert "A key was reported as leaked. tenantry revoked it. Deploys, reported" in overview.text
+    assert (
+        "A key was reported as leaked. It was revoked immediately. Deploys, reported"
+        in overview.text
+    )
     assert f"{NEW}?replaces={leaked}" in overview.links
 
 
