@@ -47,8 +47,8 @@ _SECTIONS: Final = {
         "Required",
         (
             "A secret must not be a well-known default: it must not contain `changeme`, `change-me`, `change_me`, "
-            "`password`, `example`, `your-` or `your_`, be an example of the Standard Webhooks specification, or end in "
-            "`...`, and it must have more than three different characters. `openssl rand -hex 32` makes a good one."
+            "`password`, `example`, `your-` or `your_`, be an example of the Standard Webhooks specification, or end "
+            "in `...`, and it must have more than three different characters. `openssl rand -hex 32` makes a good one."
         ),
     ),
     "DATABASE_URL": (

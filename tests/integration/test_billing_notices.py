@@ -633,7 +633,7 @@ async def test_owners_get_the_mails(emptied: str, one: Process) -> None:
         "Your trial ends soon",
         "Payment failed",
         "Payment received",
-        "Your access has ended",
+        "Your access to your plan has ended",
         "Your subscription has ended",
     ]
     assert [mail.message["Message-ID"] for mail in server.received] == [

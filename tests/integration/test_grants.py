@@ -1,13 +1,17 @@
 """Grants: what the operator gives a tenant by contract, and how long it counts."""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any, Final
 
 import pytest
+from rich.console import Console
 
 from tenantry.billing.access_ends import record_access_ends
+from tenantry.billing.ledger_queries import explain
+from tenantry.cli.billing import show
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
@@ -400,3 +404,33 @@ async def test_an_event_of_the_provider_with_our_type_is_no_grant(service: Servi
     await provider.send(forged)
     assert (await provider.tenant(subscriber))["plan"] == "free"
     assert (await service.operator.get(f"{TENANTS}/{subscriber.id}/grants")).json()["data"] == []
+
+
+async def test_the_explanation_names_grants_and_says_what_ends(fresh_service: Service) -> None:
+    service = fresh_service
+    org = await service.organization()
+    begun = service.clock.now.replace(microsecond=0)
+    until = (begun + timedelta(days=30)).isoformat().replace("+00:00", "Z")
+    soon = (begun + timedelta(days=7)).isoformat().replace("+00:00", "Z")
+    await grant(service, org, plan="pro", until=until)
+    await grant(service, org, "more", limits={"projects": 50}, until=soon, reason="A migration")
+    async with Database(service.conninfo, 1) as database:
+        explanation = await explain(database, POLICY, org.id, 10, begun)
+    screen = io.StringIO()
+    show(explanation, Console(file=screen, width=100_000))
+    lines = [" ".join(line.split()) for line in screen.getvalue().splitlines()]
+    assert "plan pro, no subscription, grant contract, grant more, no customer" in lines
+    assert "plan pro" in lines[lines.index("The state now") :]
+    start = lines.index("Grants")
+    assert lines[start : lines.index("", lines.index("", start) + 1)] == [
+        "Grants",
+        f"contract plan pro, until {until}",
+        "Contract 2027-014",
+        f"more projects 50, until {soon}",
+        "A migration",
+        "",
+        "Access full, limits of plan pro",
+        SENTENCE,
+        f"{soon} grant more: granted features or limits end.",
+        f"{until} grant contract: plan pro ends, then the limits of plan free count. Grant contract has ended.",
+    ]

@@ -10,6 +10,16 @@ from tests.support.service import PROJECTS, VERIFY
 
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 _TENANT: Final = "/orgs/{org_id}"
+_NO_PAGES: Final = (
+    "/-",
+    "/api/",
+    "/assets/",
+    "/docs",
+    "/healthz",
+    "/metrics",
+    "/readyz",
+    f"{_TENANT}/events/stream",
+)
 
 
 def scopes_needed(credential: Credential) -> set[str]:
@@ -31,6 +41,15 @@ def dashboard_addresses() -> set[str]:
             path = route.path_format.removeprefix(_TENANT) or "/"
             found |= {f"{method} {path}" for method in route.methods & {"GET", "POST"}}
     return found
+
+
+def pages() -> set[str]:
+    """The path of each page that the dashboard can show, without its files and its stream."""
+    return {
+        route.path_format
+        for route in _routes()
+        if "GET" in route.methods and not route.path_format.startswith(_NO_PAGES)
+    }
 
 
 def form_addresses() -> set[str]:

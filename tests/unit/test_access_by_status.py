@@ -11,10 +11,12 @@ from tenantry.domain.access import (
     access_of_status,
     current_phase,
     end_reason,
+    endings,
     limit_text,
     limits_of,
     phase_at,
     phase_of_status,
+    plan_end,
     to_access,
 )
 from tenantry.domain.plans import LARGEST_LIMIT, AccessState, parse_catalog
@@ -184,6 +186,27 @@ def test_reason_of_an_end_says_what_ended(
     assert end_reason((before, after), 9) == reason
 
 
+def test_an_ending_says_what_ends_and_whether_the_plan_does() -> None:
+    more = (("projects", 80),)
+    phases = (
+        AccessPhase("full", "pro", "Granted.", 10, limits=more),
+        AccessPhase("full", "pro", "Granted.", 20),
+        AccessPhase("grace", "pro", "Past due.", 30),
+        AccessPhase("none", "free", "Past due.", 40, limits=more),
+        AccessPhase("none", "free", "Past due."),
+    )
+    stored = msgspec.json.encode(phases).decode()
+    assert [(each.second, each.words) for each in endings(stored, 0)] == [
+        (10, "granted features or limits end"),
+        (20, "full access to plan pro ends, then a grace period counts"),
+        (30, "the grace period of plan pro ends, then the limits of plan free count"),
+        (40, "granted features or limits end"),
+    ]
+    ends = [plan_end(endings(stored, now)) for now in (0, 10, 30)]
+    assert [end and end.second for end in ends] == [30, 30, None]
+    assert endings(None, 0) == []
+
+
 @pytest.mark.parametrize(
     ("phase", "plan", "text"),
     [
@@ -194,6 +217,11 @@ def test_reason_of_an_end_says_what_ended(
             "The plan Free allows 50 projects. The subscription is past due. The grace period has ended.",
         ),
         (NOTHING, "free", "The plan Free allows 50 projects."),
+        (
+            AccessPhase("full", "pro", "", limits=(("projects", 50),)),
+            "pro",
+            "The plan Pro with the operator's grants allows 50 projects.",
+        ),
     ],
 )
 def test_text_of_a_limit_says_why_there_is_no_access(

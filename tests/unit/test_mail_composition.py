@@ -225,7 +225,7 @@ def test_no_mail_shows_a_link_that_a_tenant_chose(subtype: str, about: str) -> N
         ("subscription ended", "Your subscription has ended", ["Pro", "limits of the free plan"]),
         (
             "access ended",
-            "Your access has ended",
+            "Your access to your plan has ended",
             ["Reason: The subscription is past due. The grace period has ended."],
         ),
     ],

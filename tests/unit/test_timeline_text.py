@@ -59,6 +59,7 @@ def explanation(**fields: Any) -> BillingExplanation:
     known: dict[str, Any] = {
         "tenant": TENANT,
         "grants": (),
+        "endings": (),
         "customers": ("cus_1",),
         "suspended": False,
         "ended": False,
@@ -83,7 +84,7 @@ def test_piped_text_is_plain_and_not_wrapped() -> None:
     lines = text(explanation()).splitlines()
     assert lines[:4] == [
         "acme  Süßwaren 株式会社",
-        "plan pro, status active, customer cus_1",
+        "plan pro, subscription active, customer cus_1",
         "",
         "2026-01-01T12:00:00Z  customer.subscription.updated  late",
     ]

@@ -179,7 +179,9 @@ class TenantAccess(Model, frozen=True, kw_only=True):
     plan: str
     """The plan whose limits count; ``free`` without access."""
     until: datetime | None
-    """When this ends without another event; None if it does not."""
+    """The first moment when any of the access changes without another event: the plan or its grace
+    period, add-ons, or what a grant gives; None if nothing does. The plan may stay: ask again then.
+    """
     reason: str
     """Why, in one sentence."""
 

@@ -1,6 +1,7 @@
 """Tenant overview: record, use of the plan, unpaid invoices, keys and billing events."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,7 @@ from tenantry.auth.api_keys_store import KeySummary
 from tenantry.auth.rate_limits import subject_of_tenant
 from tenantry.auth.rate_limits_store import count_requests
 from tenantry.billing.accounts_store import read_accounts
+from tenantry.billing.grants import grants_in_force
 from tenantry.billing.ledger_queries import PAYER_SCOPE, BillingEventView, is_link, view
 from tenantry.billing.ledger_queries_store import read_entries
 from tenantry.common.clock import Clock
@@ -24,22 +26,24 @@ from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import get_tenant
-from tenantry.domain.access import Addons, limits_of
+from tenantry.domain.access import AccessEnding, Addons, endings, limits_of, plan_end
 from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey
 from tenantry.domain.audit import AuditEvent
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState
+from tenantry.domain.billing.subscription_access import LATE_END
 from tenantry.domain.billing.subscription_overview import (
     Debt,
     SubscriptionLine,
     debts_of,
     subscription_lines,
 )
+from tenantry.domain.grants import GrantTerms
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.permissions import RequestPrincipal
-from tenantry.domain.plans import Count, Limits, count_up_to
+from tenantry.domain.plans import FREE, Count, Limits, count_up_to
 from tenantry.domain.rate_limits import SLOTS
 from tenantry.domain.scopes import covers
-from tenantry.domain.tenants import Tenant, access_of, to_tenant
+from tenantry.domain.tenants import Tenant, TenantRecord, access_of, to_tenant
 
 _KEYS_SCOPE: Final = "api-keys:read"
 _MOST_LEAKED: Final = 5
@@ -68,7 +72,9 @@ class BillingOverview(msgspec.Struct, frozen=True):
     """A tenant, its limits now, its use of them, and the unpaid invoices of all its subscriptions.
 
     ``is_subscribed`` says whether it has a subscription that has not ended. ``addons`` are those
-    that count, with their quantities. ``subscriptions`` are empty with `SubscriptionRule.ANY`. The
+    that count, with their quantities, ``grants`` those of the operator. ``plan_end`` is when time
+    ends the plan whose limits count, and ``plan_after`` the one that counts after the announced end
+    of the subscription. ``subscriptions`` are empty with `SubscriptionRule.ANY`. The
     addresses of invoices are for principals who may pay: their pages show the payer's data, as
     payloads do.
     """
@@ -76,7 +82,10 @@ class BillingOverview(msgspec.Struct, frozen=True):
     tenant: Tenant
     is_subscribed: bool
     limits: Limits
+    plan_end: AccessEnding | None
+    plan_after: str
     addons: Addons
+    grants: Sequence[GrantTerms]
     use: PlanUse
     debts: Sequence[Debt]
     subscriptions: Sequence[SubscriptionLine]
@@ -191,11 +200,15 @@ class OverviewService:
                 account.grants(),
             )
         tenant = to_tenant(found.record, catalog, now)
+        coming = endings(found.record.access, now.timestamp())
         return BillingOverview(
             tenant,
             found.is_subscribed,
             limits,
+            plan_end(coming),
+            _plan_after(found.record, access.plan, coming),
             access.addons,
+            [each.terms for each in grants_in_force(account, now)],
             use,
             debts,
             lines,
@@ -225,6 +238,16 @@ class OverviewService:
             debt if may_pay and is_link(debt.url) else msgspec.structs.replace(debt, url=None)
             for debt in debts
         ]
+
+
+def _plan_after(record: TenantRecord, plan: str, coming: Iterable[AccessEnding]) -> str:
+    """Return the plan whose limits count after the announced end of the subscription; ``plan`` is
+    that of now.
+    """
+    if record.access is None:
+        return FREE  # the subscription alone gives access
+    last = math.inf if record.ends_at is None else record.ends_at + LATE_END
+    return [plan, *(ending.after.plan for ending in coming if ending.second <= last)][-1]
 
 
 async def _events(connection: Connection, principal: RequestPrincipal) -> list[BillingEventView]:

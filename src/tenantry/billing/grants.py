@@ -43,7 +43,7 @@ class GrantService:
         """Return the grants that count now, by name. Raises `NotFoundError`."""
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             account = await _read(connection, tenant_id, self.policy, lock=False)
-        return grants_in_force(account, self.clock())
+        return list(map(grant_of, grants_in_force(account, self.clock())))
 
     async def put(self, author: Author, tenant_id: str, name: str, wanted: GrantInput) -> Grant:
         """Set a grant, or replace its terms; a grant that counts with the same terms stays as it
@@ -198,11 +198,11 @@ class GrantChange:
         )
 
 
-def grants_in_force(account: BillingAccount, now: datetime) -> list[Grant]:
+def grants_in_force(account: BillingAccount, now: datetime) -> list[HeldGrant]:
     """Return the grants of an account that count at ``now``, by name."""
     second = now.timestamp()
     held = (state.grant for state in account.grants())
-    return [grant_of(each) for each in held if each is not None and each.counts_at(second)]
+    return [each for each in held if each is not None and each.counts_at(second)]
 
 
 async def _read(

@@ -2,7 +2,7 @@
 the operator.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -28,6 +28,7 @@ from tenantry.db.pagination import (
     to_page,
 )
 from tenantry.db.tenants_store import find_tenant
+from tenantry.domain.access import AccessEnding, endings
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.ledger_fold import FoldedLedger, LedgerFold
@@ -35,7 +36,7 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.subscription_choice import RankedSubscription, choice
 from tenantry.domain.billing.subscription_rank import chosen_state
 from tenantry.domain.errors import NotFoundError
-from tenantry.domain.grants import Grant
+from tenantry.domain.grants import Grant, grant_of
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.scopes import covers
 from tenantry.domain.tenants import (
@@ -253,16 +254,36 @@ class SubscriptionView(msgspec.Struct, frozen=True, rename="camel"):
         )
 
 
+class EndingView(msgspec.Struct, frozen=True, rename="camel"):
+    """What ends by time of a tenant's access, in words, with the names of the ``grants`` that end
+    then; the plan whose limits count afterwards, and why.
+    """
+
+    at: datetime
+    ends: str
+    grants: tuple[str, ...]
+    plan: str
+    reason: str
+
+    @classmethod
+    def of(cls, ending: AccessEnding, grants: Iterable[Grant]) -> Self:
+        """Show an ending of a tenant with these grants."""
+        names = tuple(grant.name for grant in grants if grant.until == ending.at)
+        return cls(ending.at, ending.words, names, ending.after.plan, ending.after.reason)
+
+
 class BillingExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """A tenant and its history: its ledger entries as the API shows them, oldest first.
 
-    ``earlier`` is the number of entries left out. ``subscriptions`` has the one that counts first;
-    it is empty unless each has its own state. ``differences`` are the stored fields that differ
-    from the fold of all ``events``; ``parked`` is the number of parked events that can be applied.
+    ``endings`` is what ends by time, in order. ``earlier`` is the number of entries left out.
+    ``subscriptions`` has the one that counts first; it is empty unless each has its own state.
+    ``differences`` are the stored fields that differ from the fold of all ``events``; ``parked`` is
+    the number of parked events that can be applied.
     """
 
     tenant: Tenant
     grants: tuple[Grant, ...]
+    endings: tuple[EndingView, ...]
     customers: tuple[str, ...]
     suspended: bool
     ended: bool
@@ -296,16 +317,26 @@ async def explain(
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
             parked = await store.parked_for(connection, [tenant_id])
         compared = compare(account, folded.account, policy)
+        tenant = to_tenant(found.record, policy.catalog, now)
+        grants = tuple(map(grant_of, grants_in_force(folded.account, now)))
         state, chosen = _choose(account, policy, now)
+        # the plan of a grant is the tenant's, and not that of the subscription's fold
+        shown = msgspec.structs.replace(
+            msgspec.convert(state, StateView, from_attributes=True, strict=False), plan=tenant.plan
+        )
         return BillingExplanation(
-            tenant=to_tenant(found.record, policy.catalog, now),
-            grants=tuple(grants_in_force(folded.account, now)),
+            tenant=tenant,
+            grants=grants,
+            endings=tuple(
+                EndingView.of(ending, grants)
+                for ending in endings(found.record.access, now.timestamp())
+            ),
             customers=tuple(await customers_of(connection, tenant_id)),
             suspended=found.suspended,
             ended=found.deleted,
             earlier=await store.count_entries(connection, tenant_id) - len(records),
             entries=tuple(map(view, _in_places(records, in_order))),
-            state=msgspec.convert(state, StateView, from_attributes=True, strict=False),
+            state=shown,
             subscriptions=tuple(chosen),
             events=folded.events,
             differences=tuple(field for field in compared if field.differs),

@@ -24,9 +24,11 @@ from tenantry.db.pagination import Listing
 from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.tenant_record import BillingRecord
+from tenantry.domain.grants import GrantTerms
 
 Shown = TypeVar("Shown")
 
+_grants: Final = msgspec.json.Decoder(GrantTerms)
 _LISTING: Final = Listing(
     "id, type, created, received_at, outcome, arrival, coalesce(anomalies, '{}'), document::text",
     "billing_events",
@@ -52,7 +54,7 @@ SELECT id, type, created, received_at, outcome, arrival, coalesce(anomalies, '{}
 SUBJECT_OF_ENTRY: Final = """
 SELECT customer_id, subscription_id, invoice_url, document->>'invoice_id',
        coalesce(nullif(document->>'amount_remaining', '0'), document->>'amount_due')::bigint,
-       document->>'currency'
+       document->>'currency', document->>'grant'
   FROM billing_events
  WHERE tenant_id = %s AND id = %s
 """
@@ -213,7 +215,8 @@ class EventSubject(msgspec.Struct, frozen=True):
     """What an event is about, by the provider's ids.
 
     ``amount`` is what remained to be paid of its invoice, or all of a paid one, in the smallest
-    unit of ``currency``. ``invoice_url`` is the provider's, unchecked.
+    unit of ``currency``. ``invoice_url`` is the provider's, unchecked. ``grant`` is of the
+    operator's own entries alone.
     """
 
     customer_id: str | None
@@ -222,6 +225,7 @@ class EventSubject(msgspec.Struct, frozen=True):
     invoice_id: str | None
     amount: int | None
     currency: str | None
+    grant: GrantTerms | None
 
 
 _effect_of: Final = attrgetter("livemode", "reason", "before", "after")
@@ -280,7 +284,11 @@ async def find_subject(
     connection: Connection, tenant_id: str, event_id: str
 ) -> EventSubject | None:
     row = await connection.fetch_row(SUBJECT_OF_ENTRY, (tenant_id, event_id))
-    return EventSubject(*row) if row else None
+    if row is None:
+        return None
+    *facts, grant = row
+    values = (*facts, None if grant is None else _grants.decode(grant))
+    return EventSubject(*values)
 
 
 async def read_all_entries(connection: Connection, tenant_id: str) -> list[LedgerRecord]:

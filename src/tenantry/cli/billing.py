@@ -26,13 +26,15 @@ from tenantry.cli.output import (
     aligned,
     changes,
     counted,
+    limits_in_force,
     own_command,
     print_json,
     printable,
     shown,
-    until_words,
+    subscription_words,
 )
 from tenantry.common.clock import system_clock
+from tenantry.domain.grants import Grant
 
 JSON_NAMES: Final = dict(
     zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True)
@@ -99,7 +101,7 @@ def _explanation_lines(explanation: BillingExplanation) -> Iterator[RenderableTy
 def _facts(explanation: BillingExplanation) -> Iterator[str]:
     tenant = explanation.tenant
     yield f"plan {shown(tenant.plan)}"
-    yield f"status {shown(tenant.subscription_status)}"
+    yield subscription_words(tenant.subscription_status)
     yield from (f"grant {shown(grant.name)}" for grant in explanation.grants)
     yield from (f"customer {shown(customer)}" for customer in explanation.customers)
     flags = {
@@ -152,13 +154,30 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
         yield Text("Subscriptions, the one that counts first", "bold")
     for subscription in explanation.subscriptions:
         yield from _subscription_lines(subscription)
+    if explanation.grants:
+        yield ""
+        yield Text("Grants", "bold")
+    for grant in explanation.grants:
+        yield from _grant_lines(grant)
     access = explanation.tenant.access
-    terms = f"  {access.state}{until_words(access)}, limits of plan {shown(access.plan)}"
     yield ""
-    yield Text.assemble(("Access", "bold"), terms)
+    yield Text.assemble(("Access", "bold"), f"  {limits_in_force(access)}")
     yield _indented(printable(access.reason))
+    yield from map(_indented, _endings(explanation))
     yield ""
     yield from _fold_lines(explanation)
+
+
+def _endings(explanation: BillingExplanation) -> Iterator[str]:
+    """Say what ends by time, with its grant, and the reason for what counts then if that is
+    another.
+    """
+    reason = explanation.tenant.access.reason
+    for ending in explanation.endings:
+        names = "".join(f"grant {name}: " for name in ending.grants)
+        text = f"{shown(ending.at)}  {names}{ending.ends}."
+        yield printable(text if ending.reason == reason else f"{text} {ending.reason}")
+        reason = ending.reason
 
 
 def _fold_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
@@ -193,6 +212,12 @@ def _subscription_lines(subscription: SubscriptionView) -> Iterator[RenderableTy
     facts = ", ".join(_subscription_facts(subscription))
     yield _indented(f"{printable(subscription.id) or '(without id)'}  {facts}")
     yield _indented(printable(subscription.reason), "dim", 4)
+
+
+def _grant_lines(grant: Grant) -> Iterator[RenderableType]:
+    until = "without end" if grant.until is None else f"until {shown(grant.until)}"
+    yield _indented(f"{printable(grant.name)}  {', '.join(grant.gives)}, {until}")
+    yield _indented(printable(grant.reason), "dim", 4)
 
 
 def _subscription_facts(subscription: SubscriptionView) -> Iterator[str]:

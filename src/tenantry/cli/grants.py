@@ -143,22 +143,13 @@ def _feature_value(number: str) -> FeatureValue:
     return int(number) if number else True
 
 
-def _gives(item: Grant) -> str:
-    """Say what a grant gives beside its plan."""
-    features = [
-        name if value is True else f"{name}={value}" for name, value in item.features.items()
-    ]
-    limits = [f"{name}={number}" for name, number in item.limits.items()]
-    return ", ".join(features + limits) or "-"
-
-
 def _until(item: Grant) -> str:
     return shown(None) if item.until is None else minute(item.until)
 
 
 _COLUMNS: Final = (
-    *columns("name", "plan"),
-    Column("FEATURES, LIMITS", _gives, loose=True),
+    *columns("name"),
+    Column("GIVES", lambda item: ", ".join(item.gives), loose=True),
     Column("UNTIL (UTC)", _until),
     *columns("reason", loose="reason"),
 )

@@ -156,13 +156,20 @@ class AnyAccess(Protocol):
 
 
 def access_words(access: AnyAccess) -> str:
-    """Say what a tenant's subscriptions give now."""
-    state = f"{printable(access.state)}{until_words(access)}"
-    return f"{state} (plan {printable(access.plan)}): {printable(access.reason)}"
+    """Say what a tenant's subscriptions and grants give now, and until when that stays."""
+    until = f", unchanged until {shown(access.until)}" if access.until else ""
+    return f"{limits_in_force(access)}{until}: {printable(access.reason)}"
 
 
-def until_words(access: AnyAccess) -> str:
-    return f" until {shown(access.until)}" if access.until else ""
+def limits_in_force(access: AnyAccess) -> str:
+    """Say whose limits count. "None" would read as if a tenant on the free plan were locked out."""
+    limits = f"limits of plan {printable(access.plan)}"
+    return limits if access.state == "none" else f"{printable(access.state)}, {limits}"
+
+
+def subscription_words(status: str) -> str:
+    """Return the status of a tenant's subscription as people read it."""
+    return "no subscription" if status == "none" else f"subscription {printable(status)}"
 
 
 def printable(text: str) -> str:

@@ -18,6 +18,7 @@ from tenantry.cli.output import (
     access_words,
     print_record,
     shown,
+    subscription_words,
 )
 from tenantry_sdk import Limits, Pager, Plan, Secret, Tenant, Tenantry, Whoami, record_responses
 from tenantry_sdk.errors import APIError, PermissionDeniedError, TenantryError
@@ -181,14 +182,10 @@ def plan_rows(
 ) -> Iterator[tuple[str, str]]:
     """Describe plan and access; for a tenant on the fallback plan, that plan and its limits. Raises
     `TenantryError`.
-
-    ``access.state`` of such a tenant is ``none``, which reads as if the tenant were locked out.
     """
     from tenantry.domain.plans import limit_words  # noqa: PLC0415  # not every command needs it
 
-    status = f"subscription {of.subscription_status}"
-    if of.subscription_status == "none":
-        status = "no subscription"
+    status = subscription_words(of.subscription_status)
     access = of.access
     if access.state == "none" and access.plan == of.plan:
         plan = effective_plan(client, of)

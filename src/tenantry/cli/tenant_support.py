@@ -35,6 +35,7 @@ from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Page
+from tenantry.domain.access import TenantAccess
 from tenantry.domain.api_keys import ApiKey, Pepper, is_secret_of_any
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import LastOwnerError
@@ -127,7 +128,7 @@ def _directory(settings: Settings, database: Database) -> TenantDirectory:
 @click.option(
     "--access",
     type=click.Choice(["full", "grace", "none"]),
-    help="Only tenants with this access now.",
+    help="Only tenants with this access now; none means the limits of the free plan.",
 )
 @click.option(
     "--suspended/--not-suspended", default=None, help="Only suspended tenants, or only the others."
@@ -344,17 +345,25 @@ def _encoded(item: Any) -> str:  # noqa: ANN401  # any record
 def _tenant_columns(of: str = "") -> list[Column]:
     """Make the columns of a tenant, which is the row, or its field ``of``."""
     is_suspended = attrgetter(f"{of}suspended")
+    access = attrgetter(f"{of}access")
     named = {
         "id": f"{of}id",
         "name": f"{of}name",
         "plan": f"{of}plan",
-        "status": f"{of}subscription_status",
-        "access": f"{of}access.state",
+        "subscription": f"{of}subscription_status",
     }
     return [
         *columns(**named, loose="name"),
+        Column("LIMITS OF", lambda row: _limits_of(access(row))),
         Column("SUSPENDED", lambda row: "yes" if is_suspended(row) else "-"),
     ]
+
+
+def _limits_of(access: TenantAccess) -> str:
+    """Return the plan whose limits count: the state "none" would read as if a tenant on the free
+    plan were locked out.
+    """
+    return f"{access.plan} (grace)" if access.state == "grace" else access.plan
 
 
 def _described(key: ApiKey) -> str:

@@ -18,6 +18,7 @@ from tenantry.domain.access import NO_SUBSCRIPTION, is_subscribed
 from tenantry.domain.billing.customer_account import CustomerAccount
 from tenantry.domain.billing.subscription_overview import SubscriptionLine
 from tenantry.domain.checkout import MOST_SEATS, CheckoutOrder
+from tenantry.domain.grants import given_words
 from tenantry.domain.portal import NEW_PAYMENT_METHOD, PortalAction, cancellation, change_of
 from tenantry.domain.tenants import Tenant
 from tenantry.server.problems import STATUSES
@@ -210,6 +211,7 @@ async def _billing_page(
         STATUSES[type(problem)] if problem else 200,
         tenant=tenant,
         billing=billing,
+        grants=[(terms, given_words(terms, catalog)) for terms in billing.grants],
         features=catalog.features,
         entitlements=await services.entitlements.list_all(ctx.principal),
         current=current,
@@ -277,7 +279,7 @@ def _offers(
         account=account,
         may_subscribe=may_pay and sells,
         may_change=may_pay and not sells,
-        is_lent=tenant.subscription_status == NO_SUBSCRIPTION and tenant.access.until is not None,
+        is_lent=tenant.subscription_status == NO_SUBSCRIPTION and billing.plan_end is not None,
     )
     return plan_cards(services.catalog, services.prices.of_plan, situation, ctx.query("every"))
 

@@ -23,7 +23,7 @@ from tenantry.dashboard import forms, guards, labels
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.db.idempotency_store import Claim
-from tenantry.domain.access import to_access
+from tenantry.domain.access import limits_from, to_access
 from tenantry.domain.api_keys import SOON
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.branding import Branding
@@ -63,8 +63,11 @@ class Renderer:
             second=partial(labels.show_time, text="%b %Y, %H:%M:%S UTC", attribute="data-seconds"),
             day=partial(labels.show_time, text="%b %Y", attribute="data-day"),
             distance=labels.show_distance,
+            with_times=labels.with_times,
+            provider_type=labels.provider_type,
             amount=format_amount,
             shown_access=to_access,
+            limits_from=limits_from,
             segment=partial(quote, safe=""),
             called=lambda thing: labels.shown_name(thing.name, thing.id),
             display_text=display_text,

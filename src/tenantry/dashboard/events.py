@@ -20,6 +20,7 @@ from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.guards import ORG, SCRIPT_ONLY, needs
 from tenantry.dashboard.labels import (
     Change,
+    event_type_choices,
     event_types_named,
     field_label,
     labels,
@@ -29,6 +30,7 @@ from tenantry.dashboard.pager import requested_page
 from tenantry.db.numbered_pages import PageRequest
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
+from tenantry.domain.grants import given_words
 from tenantry.domain.plans import Catalog
 from tenantry.server.security_headers import PAGE_HEADERS
 
@@ -60,13 +62,15 @@ async def show_events(
 ) -> Response[str]:
     billing = ctx.services.billing
     search = ctx.query("search")
+    types = event_type_choices()
     wanted = EventFilter(
-        event_type=event_type if event_type in labels().event_types else None,
+        event_type=types.get(event_type),
         outcome=Outcome(outcome) if outcome in set(Outcome) else None,
         search=search or None,
         named_types=event_types_named(search),
     )
-    filters = {"search": search, "type": wanted.event_type, "outcome": wanted.outcome}
+    chosen = event_type if event_type in types else None
+    filters = {"search": search, "type": chosen, "outcome": wanted.outcome}
     request = requested_page(ctx, _PAGE_SIZE)
     # first, so that the stream repeats events rather than skip one
     newest = await billing.newest_arrival(ctx.principal)
@@ -76,6 +80,7 @@ async def show_events(
         is_live=request == PageRequest(_PAGE_SIZE),
         newest=newest,
         wanted=wanted,
+        types=[(name, labels().event_types[each]) for name, each in types.items()],
         outcomes=[(each, labels().outcomes[each].short) for each in _OUTCOMES],
         filters=filters,
         query=forms.query_string(filters),
@@ -93,6 +98,7 @@ async def show_event(ctx: Context, event_id: EventId) -> Response[str]:
         "event.html",
         event=event,
         subject=subject,
+        gives=given_words(subject.grant, ctx.services.catalog) if subject.grant else [],
         may_see_payload=may_see_payload,
         payload=payload and payload[:_MOST_PAYLOAD_CHARACTERS],
         is_truncated=payload is not None and len(payload) > _MOST_PAYLOAD_CHARACTERS,

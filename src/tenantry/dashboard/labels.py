@@ -59,6 +59,21 @@ def labels() -> Labels:
     return msgspec.toml.decode(content, type=Labels)
 
 
+_OWN_TYPES: Final = "tenantry."
+
+
+def provider_type(event_type: str) -> str:
+    """Return the type of an event of the provider; empty for an entry of the service itself, which
+    has a label alone.
+    """
+    return "" if event_type.startswith(_OWN_TYPES) else event_type
+
+
+def event_type_choices() -> dict[str, str]:
+    """Return the types of events by the names that they have in the addresses of pages."""
+    return {name.removeprefix(_OWN_TYPES): name for name in labels().event_types}
+
+
 def event_types_named(text: str) -> tuple[str, ...]:
     """Return the types of events whose label contains a text, case-insensitive; none for an empty
     text.
@@ -265,6 +280,20 @@ def _moment_of(text: str) -> datetime | None:
 
 
 # Times
+
+_TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)")
+
+
+def with_times(text: str) -> Markup:
+    """Return a text in which each time in UTC is an element that the script makes local."""
+    return Markup("").join(map(_shown_part, _TIME_IN_TEXT.split(text)))
+
+
+def _shown_part(part: str) -> str:
+    if not _TIME_IN_TEXT.fullmatch(part):
+        return part
+    moment = _moment_of(part.removesuffix(" UTC").replace(" ", "T") + "Z")
+    return part if moment is None else show_time(moment)  # people can type a day 99
 
 
 def show_time(moment: datetime, text: str = "%b %Y, %H:%M UTC", attribute: str = "") -> Markup:

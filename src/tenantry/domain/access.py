@@ -1,9 +1,10 @@
 """What a tenant's subscriptions give it at a moment: full access, grace, or none."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, Final
+from itertools import pairwise
+from typing import Annotated, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -64,9 +65,51 @@ class TenantAccess(msgspec.Struct, frozen=True, rename="camel"):
     plan: Annotated[str, doc("The plan whose limits count; `free` without access.", "pro")]
     until: Annotated[
         datetime | None,
-        doc("When this ends without another event; null if it does not.", "2027-01-05T09:30:00Z"),
+        doc(
+            "The first moment when any of the access changes without another event: the plan or its grace period, "
+            "add-ons, or what a grant gives; null if nothing does. The plan may stay: ask again then.",
+            "2027-01-05T09:30:00Z",
+        ),
     ]
     reason: Annotated[str, doc("Why, in one sentence.", "The subscription is active.")]
+
+
+class PlanNames(Protocol):
+    """The plan catalog, of the service or as pages show it."""
+
+    def name(self, plan_id: str) -> str: ...
+
+
+class AccessEnding(NamedTuple):
+    """The end of a phase by time: its second, and the phases before and after it."""
+
+    second: int
+    before: AccessPhase
+    after: AccessPhase
+
+    @property
+    def at(self) -> datetime:
+        """The moment."""
+        return from_epoch(self.second)
+
+    @property
+    def ends_plan(self) -> bool:
+        """Whether the plan ends, and not only add-ons or what grants give beside a plan."""
+        before, after = self.before, self.after
+        return before.state != "none" and (after.state == "none" or after.plan != before.plan)
+
+    @property
+    def words(self) -> str:
+        """Say what ends, and which plan counts then."""
+        before, after = self.before, self.after
+        if self.ends_plan:
+            what = "the grace period of plan" if before.state == "grace" else "plan"
+            return f"{what} {before.plan} ends, then the limits of plan {after.plan} count"
+        if after.state != before.state:
+            return f"full access to plan {before.plan} ends, then a grace period counts"
+        if after.addons != before.addons:
+            return "add-ons end"
+        return "granted features or limits end"
 
 
 _phases: Final = msgspec.json.Decoder(tuple[AccessPhase, ...])
@@ -148,6 +191,21 @@ def phase_at(phases: Sequence[AccessPhase], now: float) -> AccessPhase:
     return next((phase for phase in phases if phase.until is None or now < phase.until), phases[-1])
 
 
+def endings(stored: str | None, now: float) -> list[AccessEnding]:
+    """Return what ends by time after ``now``, in order; ``stored`` as for `current_phase`."""
+    phases = () if stored is None else _phases.decode(stored)
+    return [
+        AccessEnding(before.until, before, after)
+        for before, after in pairwise(phases)
+        if before.until is not None and now < before.until
+    ]
+
+
+def plan_end(coming: Iterable[AccessEnding]) -> AccessEnding | None:
+    """Return the end of the plan among the `endings` of an access; None if time does not end it."""
+    return next((ending for ending in coming if ending.ends_plan), None)
+
+
 def end_reason(phases: Sequence[AccessPhase], end: int) -> str:
     """Say what changed when one of these phases ended at ``end``, and why."""
     before = phase_at(phases, end - 1)
@@ -182,9 +240,15 @@ def _with_granted(limits: Limits, granted: GrantedLimits) -> Limits:
     return msgspec.structs.replace(limits, **raised)
 
 
+def limits_from(phase: AccessPhase, catalog: PlanNames) -> str:
+    """Name the plan whose limits count, and the grants that may raise them."""
+    name = catalog.name(phase.plan)
+    return f"{name} with the operator's grants" if phase.limits else name
+
+
 def limit_text(phase: AccessPhase, plan: str, catalog: Catalog, allowed: str) -> str:
     """Say that the plan allows only so much; of a tenant that lost the access of its ``plan``, also
     why.
     """
-    text = f"The plan {catalog.name(phase.plan)} allows {allowed}."
+    text = f"The plan {limits_from(phase, catalog)} allows {allowed}."
     return f"{text} {phase.reason}" if phase.state == "none" and plan != FREE else text

@@ -13,9 +13,16 @@ from tenantry.common.clock import EPOCH_MAX, from_epoch
 from tenantry.common.encoding import camel_case, doc
 from tenantry.domain.access import GrantedFeatures, GrantedLimits
 from tenantry.domain.errors import GrantLimitReachedError, ValidationError
-from tenantry.domain.features import FeatureValue, greater, number_of, value_faults, value_of
+from tenantry.domain.features import (
+    FeatureValue,
+    feature_words,
+    greater,
+    number_of,
+    value_faults,
+    value_of,
+)
 from tenantry.domain.names import NAME_RULE, has_refused_characters
-from tenantry.domain.plans import FREE, LARGEST_LIMIT, Catalog, Limits
+from tenantry.domain.plans import FREE, LARGEST_LIMIT, Catalog, Limits, limit_list
 
 MOST_GRANTS: Final = 50
 """How many grants of a tenant may count at the same time."""
@@ -34,6 +41,11 @@ class GrantTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     limits: GrantedLimits = ()
     until: int | None = None
     reason: str = ""
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When it ends by time."""
+        return from_epoch(self.until)
 
     def counts_at(self, second: float) -> bool:
         """Whether its time has not passed."""
@@ -82,6 +94,15 @@ class Grant(msgspec.Struct, frozen=True, rename="camel"):
     ended_at: Annotated[
         datetime | None, doc("When the operator ended it; null if that has not happened.", None)
     ]
+
+    @property
+    def gives(self) -> list[str]:
+        """What it gives, by ids: ``plan pro``, ``sso``, ``projects 500``."""
+        plan = [] if self.plan is None else [f"plan {self.plan}"]
+        features = [
+            name if value is True else f"{name} {value}" for name, value in self.features.items()
+        ]
+        return [*plan, *features, *(f"{name} {number}" for name, number in self.limits.items())]
 
 
 def grant_of(held: HeldGrant) -> Grant:
@@ -207,16 +228,20 @@ def combined_limits(grants: Iterable[GrantTerms]) -> GrantedLimits:
     return tuple(sorted(combined.items()))
 
 
+def given_words(terms: GrantTerms, catalog: Catalog) -> list[str]:
+    """Say what a grant gives, by the catalog's names: ``plan Pro``, ``sso``, ``500 projects``."""
+    plan = [] if terms.plan is None else [f"plan {catalog.name(terms.plan)}"]
+    features = [
+        feature_words(catalog.features[name], value_of(number))
+        if name in catalog.features
+        else name
+        for name, number in terms.features
+    ]
+    return [*plan, *features, *limit_list(Limits(**dict(terms.limits)))]
+
+
 def terms_words(terms: GrantTerms) -> str:
     """Say what a grant gives and until when: ``plan pro, sso, projects 500, until 2027-01-01``."""
-    parts = list[str]()
-    if terms.plan is not None:
-        parts.append(f"plan {terms.plan}")
-    for name, number in terms.features:
-        parts.append(name if number is None else f"{name} {number}")
-    for field, number in terms.limits:
-        parts.append(f"{camel_case(field)} {number}")
-    until = from_epoch(terms.until)
-    if until is not None:
-        parts.append(f"until {until:%Y-%m-%d %H:%M:%S} UTC")
-    return ", ".join(parts)
+    grant = grant_of(HeldGrant(terms, set_at=0))
+    until = [] if grant.until is None else [f"until {grant.until:%Y-%m-%d %H:%M:%S} UTC"]
+    return ", ".join([*grant.gives, *until])

@@ -26,7 +26,7 @@ _SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
     rules.TrialEndingData: ("Your trial ends soon", "trial_ending"),
     rules.PaymentRecoveredData: ("Payment received", "payment_recovered"),
     rules.SubscriptionEndedData: ("Your subscription has ended", "subscription_ended"),
-    rules.AccessEndedData: ("Your access has ended", "access_ended"),
+    rules.AccessEndedData: ("Your access to your plan has ended", "access_ended"),
     rules.QuotaUsedData: ("Quota of your plan", "quota_used"),
     rules.Confirmation: ("Confirm your e-mail address", "confirm_address"),
     rules.InvitationMail: ("You are invited to an organization", "invitation"),

@@ -13,6 +13,7 @@ from tests.support.dashboard import ACME, AT_ACME, Dashboard, Person, started_da
 from tests.support.postgres import PostgresServer
 
 BILLING: Final = f"{AT_ACME}/billing"
+EVENTS: Final = f"{AT_ACME}/events"
 JULY_2033: Final = 2_004_000_000
 JUNE_2033: Final = 2_001_500_000
 CATALOG: Final = """
@@ -68,6 +69,12 @@ async def subscribe(
         await connection.execute(query, {**values, "org": ACME})
 
 
+def lent(until: int, phases: tuple[AccessPhase, ...]) -> tuple[AccessPhase, ...]:
+    """The same phases, with a limit that a grant gives until a second."""
+    with_limit = msgspec.structs.replace(phases[0], until=until, limits=(("projects", 80),))
+    return (with_limit, *phases)
+
+
 def late(until: int) -> tuple[AccessPhase, AccessPhase]:
     return (
         AccessPhase("grace", "pro", "The subscription is past due.", until),
@@ -92,6 +99,12 @@ def late(until: int) -> tuple[AccessPhase, AccessPhase]:
         ),
         (
             "past_due",
+            lent(JUNE_2033, late(JULY_2033)),
+            "Access Grace period, with the limits of the plan Pro, until 3 Jul 2033, 10:40 UTC. The subscription",
+            "0 of 80",
+        ),
+        (
+            "past_due",
             late(1),
             "Access None: the limits of the plan Free apply. The subscription is past due. The grace period has ended.",
             "0 of 3",
@@ -109,7 +122,14 @@ def late(until: int) -> tuple[AccessPhase, AccessPhase]:
             "0 of 70",
         ),
     ],
-    ids=["full", "grace", "grace that has ended", "none", "add-ons"],
+    ids=[
+        "full",
+        "grace",
+        "grace, and a grant that ends before",
+        "grace that has ended",
+        "none",
+        "add-ons",
+    ],
 )
 async def test_access_and_its_limits(
     dashboard: Dashboard,
@@ -129,8 +149,13 @@ async def test_access_and_its_limits(
 @pytest.mark.parametrize(
     ("status", "phases", "text"),
     [
-        ("past_due", late(JULY_2033), "You keep the plan until 3 Jul 2033."),
-        ("past_due", (), "You keep the plan for now."),
+        ("past_due", late(JULY_2033), "You keep the plan Pro until 3 Jul 2033."),
+        (
+            "past_due",
+            lent(JUNE_2033, late(JULY_2033)),
+            "You keep the plan Pro until 3 Jul 2033.",
+        ),
+        ("past_due", (), "You keep the plan Pro for now."),
         ("past_due", late(1), "The limits of the plan Free apply until it is paid."),
         (
             "unpaid",
@@ -143,9 +168,10 @@ async def test_every_page_says_what_a_missing_payment_does(
     dashboard: Dashboard, owner: Person, status: str, phases: tuple[AccessPhase, ...], text: str
 ) -> None:
     await subscribe(dashboard, status, *phases)
-    for path in ("/", "/projects", "/settings/api-keys"):
+    undated = text.replace("until 3 Jul 2033", "for now")
+    for path, said in (("/", text), ("/projects", undated), ("/settings/api-keys", undated)):
         page = (await owner.open(AT_ACME + path)).text
-        assert text in page, path
+        assert said in page, path
         assert ("A payment failed. The subscription is past due." in page) == (
             status == "past_due"
         ), path
@@ -221,14 +247,53 @@ async def test_seats_and_addons(dashboard: Dashboard, owner: Person) -> None:
     )
 
 
-async def test_plan_by_contract_says_why_and_until_when(
+async def test_a_grant_has_words_of_its_own(dashboard: Dashboard, owner: Person) -> None:
+    contract = {
+        "plan": "pro",
+        "limits": {"projects": 80},
+        "reason": "Contract 2027-014",
+        "until": "2099-01-01T00:00:00Z",
+    }
+    await dashboard.operate("PUT", "/tenants/acme/grants/contract-2027", contract)
+    limit = {
+        "limits": {"projects": 90},
+        "reason": "A <b> until 2027-13-40 25:00:00 UTC",
+        "until": "2098-01-01T00:00:00Z",
+    }
+    await dashboard.operate("PUT", "/tenants/acme/grants/more", limit)
+    page = (await owner.open(BILLING)).text
+    assert (
+        "Access Full, with the limits of the plan Pro, until 1 Jan 2099, 00:00 UTC. "
+        "Granted by the operator: Contract 2027-014." in page
+    )
+    assert "contract-2027 plan Pro, 80 projects 1 Jan 2099, 00:00 UTC Contract 2027-014" in page
+    assert "more 90 projects 1 Jan 2098, 00:00 UTC A <b> until 2027-13-40 25:00:00 UTC" in page
+    projects = (await owner.open(f"{AT_ACME}/projects")).text
+    assert "0 of 90 of the plan Pro with the operator's grants." in projects
+    events = await owner.open(EVENTS)
+    assert (
+        "Grant more gives projects 90, until 1 Jan 2098, 00:00 UTC. "
+        "Granted by the operator: A <b> until 2027-13-40 25:00:00 UTC." in events.text
+    )
+    [of_more, of_contract] = [link for link in events.links if link.startswith(f"{EVENTS}/grant_")]
+    event = (await owner.open(of_more)).text
+    assert "Grant more Copy grant Gives 90 projects Until 1 Jan 2098, 00:00:00 UTC" in event
+    assert "Reason A <b> until 2027-13-40 25:00:00 UTC Created" in event
+    unsaid = ("another subscription", "did not change", "Mode", "Payload", "tenantry.grant")
+    assert [words for words in unsaid if words in event + events.text] == []
+    assert "Plan Free Pro" in (await owner.open(of_contract)).text.replace(" → ", " ")
+
+
+async def test_the_end_of_a_subscription_is_not_that_of_a_granted_plan(
     dashboard: Dashboard, owner: Person
 ) -> None:
-    until = "2099-01-01T00:00:00Z"
-    contract = {"plan": "pro", "reason": "Contract 2027-014", "until": until}
-    await dashboard.operate("PUT", "/tenants/acme/grants/contract-2027", contract)
-    page = (await owner.open(BILLING)).text
-    assert "Granted by the operator: Contract 2027-014." in page
-    assert "until 1 Jan 2099" in page
-    events = (await owner.open(AT_ACME + "/events")).text
-    assert "Grant set" in events
+    granted = AccessPhase("full", "pro", "Granted by the operator: Contract.", JULY_2033)
+    free = AccessPhase("none", "free", "Grant contract has ended.")
+    ends = {"cancel_at_period_end": True, "current_period_end": JUNE_2033, "ends_at": JUNE_2033}
+    await subscribe(dashboard, "active", granted, free, **ends)
+    kept = "The plan Pro stays: a grant or another subscription gives it."
+    assert kept in (await owner.open(f"{AT_ACME}/")).text
+    await subscribe(
+        dashboard, "active", msgspec.structs.replace(granted, until=JUNE_2033), free, **ends
+    )
+    assert "Then the free plan applies." in (await owner.open(f"{AT_ACME}/")).text

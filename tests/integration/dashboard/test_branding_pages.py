@@ -1,12 +1,23 @@
 """The operator's product on pages: name, logo and accent color."""
 
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Final
 
 import httpx2
 
+from tests.integration.dashboard.keys import create
+from tests.integration.dashboard.test_links import fill_every_page
 from tests.support.app import running_app
+from tests.support.dashboard import ACME, BERTA, MIA, NOA, OLIVIA, Dashboard, running_dashboard
+from tests.support.dashboard_page import Page
 from tests.support.pictures import png
+from tests.support.routes import pages, requests_of_every_kind
+
+_EVENT_IDS: Final = re.compile(r"evt_\w+")
+"""Those of the tests' events name it."""
+_TEXTS: Final = ("title", "detail", "errors")
 
 
 async def asset(client: httpx2.AsyncClient, page: str, name: str) -> httpx2.Response:
@@ -36,6 +47,8 @@ async def test_pages_show_the_product(conninfo: str, tmp_path: Path) -> None:
             assert picture.headers["content-type"] == "image/png"
             assert picture.headers["x-content-type-options"] == "nosniff"
             assert picture.headers["content-security-policy"] == "default-src 'none'"
+        setup = (await client.get("/sign-in")).text
+        assert "tenantry" not in setup.lower()
         document = (await client.get("/api/v1/openapi.json")).json()
         assert document["info"]["title"] == "Nimbus <b>"
 
@@ -45,3 +58,76 @@ async def test_pages_show_tenantry_without_settings(conninfo: str) -> None:
         page = (await client.get("/sign-in")).text
         assert " · tenantry</title>" in page
         assert "/product." not in page
+
+
+async def test_nothing_that_customers_see_names_tenantry(conninfo: str, people: Path) -> None:
+    mail = {"SMTP_URL": "smtp://127.0.0.1:9", "MAIL_FROM": "billing@nimbus.example"}
+    async with running_dashboard(
+        conninfo, people, PRODUCT_NAME="Nimbus", INVITATIONS="true", **mail
+    ) as dashboard:
+        ids = await an_object_of_each_kind(dashboard)
+        olivia = await dashboard.sign_in(OLIVIA)
+        for event_id in (ids["event_id"], *await events_of_grants(dashboard)):
+            await olivia.open(f"/orgs/{ACME}/events/{event_id}")
+        for path in sorted(pages()):
+            await olivia.open(path.format_map(ids))
+        await olivia.send(await olivia.open(f"/orgs/{ACME}/events/replay"))
+        await create(olivia, name="Shown once")
+        strangers = [await dashboard.sign_in(user) for user in (MIA, BERTA, NOA)]
+        for person in strangers:
+            for path in ("/", "/account", "/settings/members", "/events/replay", "/nothing"):
+                await person.open(f"/orgs/{ACME}{path}")
+        seen = [page for person in (olivia, *strangers) for page in person.pages]
+        own = [page for page in seen if str(page.answer.request.url).startswith(dashboard.url)]
+        assert {page.status for page in own} >= {200, 403, 404}
+        assert {page.path for page in own if names_tenantry(page)} == set()
+        assert {page.path for page in own if "/docs" in page.links} == set()
+        assert any("$API_KEY" in page.text for page in own)
+        assert [text async for text in error_texts(dashboard) if "tenantry" in text.lower()] == []
+
+
+def names_tenantry(page: Page) -> bool:
+    return "tenantry" in _EVENT_IDS.sub("", page.html).lower()
+
+
+async def an_object_of_each_kind(dashboard: Dashboard) -> dict[str, str]:
+    """Return the id of an object of each kind that pages are about, by path parameter; every link
+    is on some page.
+    """
+    await fill_every_page(dashboard, invoice=True)
+    for name, gives in (("contract", {"plan": "business"}), ("more", {"limits": {"projects": 90}})):
+        terms = {**gives, "reason": "Contract 2027", "until": "2099-01-01T00:00:00Z"}
+        await dashboard.operate("PUT", f"/tenants/{ACME}/grants/{name}", terms)
+    event, *_ = (await dashboard.call("GET", "/billing/events"))["data"][::-1]
+    key, *_ = (await dashboard.call("GET", "/api-keys"))["data"]
+    project, *_ = (await dashboard.call("GET", "/projects"))["data"]
+    member, *_ = (await dashboard.call("GET", "/members"))["data"]
+    invited = {"email": "ida@nimbus.example", "role": "member"}
+    invitation = await dashboard.call("POST", "/invitations", invited)
+    own, *_ = (await dashboard.call("GET", "/me/memberships"))["data"]
+    return {
+        "org_id": ACME,
+        "event_id": event["id"],
+        "key_id": key["id"],
+        "project_id": project["id"],
+        "member_id": member["id"],
+        "invitation_id": invitation["id"],
+        "membership_id": own["id"],
+    }
+
+
+async def events_of_grants(dashboard: Dashboard) -> list[str]:
+    entries = (await dashboard.call("GET", "/billing/events"))["data"]
+    return [entry["id"] for entry in entries if entry["type"].startswith("tenantry.grant")]
+
+
+async def error_texts(dashboard: Dashboard) -> AsyncIterator[str]:
+    """Yield what the API's errors say, to a caller without a credential and to a member."""
+    for credential in ("", dashboard.token(MIA)):
+        headers = {"Authorization": f"Bearer {credential}"} if credential else {}
+        for method, path in requests_of_every_kind():
+            if path.startswith("/api/") and method != "HEAD":
+                answer = await dashboard.api.request(method, path, headers=headers)
+                if answer.headers.get("content-type") == "application/problem+json":
+                    problem = answer.json()
+                    yield f"{method} {path}: {[problem.get(name) for name in _TEXTS]}"

@@ -2,11 +2,17 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from tenantry.domain.access import NO_SUBSCRIPTION, AccessPhase, phase_at, phase_of_status
+from tenantry.domain.access import (
+    NO_SUBSCRIPTION,
+    AccessEnding,
+    AccessPhase,
+    phase_at,
+    phase_of_status,
+)
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.state import CANCELED, BillingPolicy, BillingState
 from tenantry.domain.billing.subscription_access import end_of
@@ -93,22 +99,14 @@ def access_phase(
     return phase_at(record.access, now)
 
 
-class AccessEnd(NamedTuple):
-    """The end of a tenant's access by time: its second, and the phases before and after it."""
-
-    second: int
-    before: AccessPhase
-    after: AccessPhase
-
-
-def access_end(record: BillingRecord) -> AccessEnd | None:
+def access_end(record: BillingRecord) -> AccessEnding | None:
     """Return the end of a tenant's access without another event; None if it does not end.
 
     Phases without access may follow, each with what grants give then.
     """
     for before, after in pairwise(record.access):
         if before.until is not None and before.state != "none" and after.state == "none":
-            return AccessEnd(before.until, before, after)
+            return AccessEnding(before.until, before, after)
     return None
 
 
