@@ -99,7 +99,7 @@ from tenantry.server.caching import CallerVary
 from tenantry.server.client_limits import ClientLimits
 from tenantry.server.cors import CorsPolicy
 from tenantry.server.dispatch import Dispatcher, HotRoutes
-from tenantry.server.health import HEALTH_ROUTES, HealthState
+from tenantry.server.health import HEALTH_ROUTES, METRICS_PATH, HealthState, SharedMetrics
 from tenantry.server.metrics import Metrics
 from tenantry.server.page_assets import show_asset
 from tenantry.server.request_log import LoggingDispatcher
@@ -206,8 +206,7 @@ def service_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> Ser
     )
     health = HealthState(
         [parts.check_database, parts.check_identity],
-        parts.base.metrics,
-        parts.read_database_metrics,
+        parts.shared_metrics,
         shutdown,
     )
     deployment = (settings.credentials, settings.branding)
@@ -249,11 +248,15 @@ def hot_routes(parts: "Parts") -> HotRoutes:
 
 
 def _waits_for_others(path: str) -> bool:
-    """Whether a path waits for the payment provider, for events or for changes, longer than for the
-    database.
+    """Whether a path waits for the payment provider, for events, for changes or for the next
+    rendering of metrics, longer than for the database.
     """
     return (
-        is_checkout(path) or waits_for_provider(path) or is_stream(path) or waits_for_changes(path)
+        is_checkout(path)
+        or waits_for_provider(path)
+        or is_stream(path)
+        or waits_for_changes(path)
+        or path == METRICS_PATH
     )
 
 
@@ -660,6 +663,9 @@ class Parts:
             outbox=base.outbox,
         )
         self.database_metrics = DatabaseMetrics(base.database, settings.billing.catalog.webhooks)
+        self.shared_metrics = SharedMetrics(
+            base.metrics, self.read_database_metrics, timeouts.metrics
+        )
         self._jobs: asyncio.Task[None] | None = None
 
     @asynccontextmanager

@@ -72,6 +72,26 @@ def subscription(**fields: Any) -> dict[str, Any]:
     return {**events.subscription(), **fields}
 
 
+@pytest.mark.parametrize(
+    "too_much", [page(b'{"id": "%b"}' % (b"x" * 2**20)), page(*[b"{}"] * 40_001)]
+)
+async def test_page_that_is_too_large_is_read_in_smaller_ones(
+    api: ProviderApi, server: ProviderServer, too_much: Answer
+) -> None:
+    server.answers += [too_much, page(b'{"id": "evt_1"}', has_more=True), page(b'{"id": "evt_2"}')]
+    assert await listed(api) == [b'{"id": "evt_1"}', b'{"id": "evt_2"}']
+    assert [each.params["limit"] for each in server.requests] == ["100", "10", "10"]
+
+
+async def test_object_that_is_too_large_is_an_error(
+    api: ProviderApi, server: ProviderServer
+) -> None:
+    server.answers += [page(b'{"id": "%b"}' % (b"x" * 2**20))] * 3
+    with pytest.raises(ProviderUnavailableError):
+        await listed(api)
+    assert [each.params["limit"] for each in server.requests] == ["100", "10", "1"]
+
+
 # Subscriptions
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from cryptography import x509
@@ -16,10 +17,12 @@ from cryptography import x509
 from tenantry import __version__
 from tenantry.domain.webhooks import WebhookEndpoint, signed_headers
 from tenantry.integrations.webhook_client import (
+    MAX_RESOLVED,
     Address,
     DeliveryResult,
     WebhookClient,
     parse_retry_after,
+    resolve,
 )
 from tests.support.required import skip_or_fail
 from tests.support.smtp import self_signed
@@ -190,6 +193,12 @@ async def test_name_that_does_not_exist() -> None:
     assert result == DeliveryResult(error="the host name cannot be resolved")
 
 
+async def test_few_of_many_addresses_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [(socket.AF_INET, 0, 0, "", (f"127.0.{n >> 8}.{n & 255}", 0)) for n in range(4000)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: many)
+    assert len(await resolve("many.example", 443)) == MAX_RESOLVED
+
+
 async def test_lookup_without_an_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     answered = threading.Event()
 
@@ -235,10 +244,16 @@ async def tls_server(tmp_path: Path) -> AsyncIterator[WebhookServer]:
 
 
 @pytest.fixture
-def trusting(tmp_path: Path, tls_server: WebhookServer) -> WebhookClient:
+def trusted(tmp_path: Path, tls_server: WebhookServer) -> ssl.SSLContext:
+    """What trusts the server's certificate."""
+    context = ssl.create_default_context(cafile=tmp_path / "mail.pem")
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # it is no authority
+    return context
+
+
+@pytest.fixture
+def trusting(trusted: ssl.SSLContext) -> WebhookClient:
     """A client that trusts the server's certificate, and finds every name on this machine."""
-    trusted = ssl.create_default_context(cafile=tmp_path / "mail.pem")
-    trusted.verify_flags &= ~ssl.VERIFY_X509_STRICT  # it is no authority
 
     async def resolve(host: str, port: int) -> Sequence[Address]:
         return [LOOPBACK]
@@ -268,6 +283,26 @@ async def test_certificate_of_an_unknown_authority_is_rejected(tls_server: Webho
     result = await send(endpoint_at(f"https://hooks.example:{tls_server.port}/"), client)
     assert result.error == "no TLS, or the certificate is not trusted for this host name"
     assert tls_server.received == []
+
+
+class RecordingTls(ssl.SSLObject):
+    """TLS that records which threads do handshakes."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def do_handshake(self) -> None:
+        self.threads.add(threading.get_ident())
+        super().do_handshake()
+
+
+async def test_handshake_does_not_hold_the_event_loop(
+    tls_server: WebhookServer, trusting: WebhookClient, trusted: ssl.SSLContext
+) -> None:
+    trusted.sslobject_class = RecordingTls
+    url = f"https://hooks.example:{tls_server.port}/"
+    assert (await send(endpoint_at(url), trusting)).is_success
+    assert RecordingTls.threads
+    assert threading.get_ident() not in RecordingTls.threads
 
 
 # Responses
@@ -313,13 +348,21 @@ async def test_response_that_does_not_come(server: WebhookServer) -> None:
     assert result == DeliveryResult(error="no response within 0.2 s")
 
 
-async def test_response_whose_head_does_not_end(server: WebhookServer) -> None:
-    server.response = b"HTTP/1.1 200 OK\r\n"
-    server.repeats = b"X-More: " + b"x" * 8000 + b"\r\n"
-    result = await send(endpoint_at(url_of(server)))
-    assert (
-        result.error == "the connection was closed without a response, or the response is malformed"
-    )
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", b"X-More: " + b"x" * 8000 + b"\r\n"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 200),
+    ],
+)
+async def test_response_whose_head_does_not_end(
+    server: WebhookServer, begin: bytes, more: bytes
+) -> None:
+    server.response = begin
+    server.repeats = more
+    result = await send(endpoint_at(url_of(server)), WebhookClient(timeout=3600))
+    assert result == DeliveryResult(error="the response exceeds a limit")
+    assert server.repeated < MOST_REPEATED
 
 
 async def test_response_whose_body_does_not_end(server: WebhookServer) -> None:

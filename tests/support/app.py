@@ -28,6 +28,7 @@ PATIENT: Final = Timeouts(
     statement=20.0,
     identity_provider=20.0,
     token_endpoint=20.0,
+    metrics=0.0,
 )
 """So that a test does not fail where the machine stands still for some seconds."""
 

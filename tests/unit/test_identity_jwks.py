@@ -1,5 +1,6 @@
 """Which published keys may prove a token."""
 
+import asyncio
 import json
 import secrets
 from typing import Any, Final
@@ -9,7 +10,15 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from joserfc.jwk import OKPKey
 from joserfc.util import int_to_base64, urlsafe_b64encode
 
-from tenantry.integrations.oidc.keys import ALGORITHMS, MAX_KEYS, read_key_set, weakness
+from tenantry.integrations.oidc import keys
+from tenantry.integrations.oidc.keys import (
+    ALGORITHMS,
+    MAX_ENTRIES,
+    MAX_KEYS,
+    IgnoredKey,
+    UsableKey,
+    weakness,
+)
 from tests.support.issuer import signing_key
 
 
@@ -26,6 +35,10 @@ def _short_rsa() -> dict[str, Any]:
 RSA = signing_key("RS256", "rsa-1").jwk()
 EC = signing_key("ES256", "ec-1").jwk()
 ED25519 = signing_key("EdDSA", "ed-1").jwk()
+
+
+def read_key_set(entries: list[Any]) -> tuple[list[UsableKey], list[IgnoredKey]]:
+    return asyncio.run(keys.read_key_set(entries))
 
 
 def algorithms_of(entry: dict[str, Any]) -> tuple[str, ...]:
@@ -133,6 +146,12 @@ def test_no_more_than_32_keys_are_used() -> None:
     ]
 
 
+def test_the_first_entries_of_a_long_key_set_are_read() -> None:
+    many: list[Any] = [{}] * (MAX_ENTRIES - 1)
+    assert kids([*many, EC]) == ["ec-1"]
+    assert kids([*many, {}, EC]) == []
+
+
 ROCA: Final = (
     "srQ03ZJsm-BiILFaM2FNiuLd3bfx2bM8M6kJMjnz4sxMlb6rfUOqFn-Yqg25INyK4SPWdyz6qJ9-NvG0o_zDuGtEeo6f2YKXKjlRqP93Kchpzm2uZ7sM"
     "5JBsifbEWC6tXpWDGlAmet1ljNVfvU-3wKCJHCRoBvIZGGi78lI5fCMZmmx5oVEYoFkc85ylO-SD0k8W0J-ik9wNPgsSNs4RRnckj6Ose2HY4_WErCSC"
@@ -167,7 +186,7 @@ OF_ORDER_8: Final = int.from_bytes(
         ),
         pytest.param(
             {**RSA, "kid": "weak", "n": int_to_base64(1 << 131072 | 1)},
-            "RSA of 131073",
+            "a member is too long",
             id="RSA, huge",
         ),
         pytest.param({**RSA, "kid": "weak", "n": ROCA}, "ROCA", id="ROCA"),

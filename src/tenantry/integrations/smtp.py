@@ -1,11 +1,13 @@
 """Delivery of mail to an SMTP server."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, nullcontext, suppress
 from email.errors import MessageError
 from email.headerregistry import Address, AddressHeader
 from email.message import EmailMessage
+from functools import cache
+from threading import Thread
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -158,6 +160,23 @@ def parse_sender(sender: str) -> Address:
     )
 
 
+@cache
+def _loop_apart() -> asyncio.AbstractEventLoop:
+    """Start an event loop in a thread of its own, once a process."""
+    loop = asyncio.new_event_loop()
+    Thread(target=loop.run_forever, name="smtp", daemon=True).start()
+    return loop
+
+
+async def _apart(work: Coroutine[None, None, None]) -> None:
+    """Do this in the loop of mails, until done or canceled.
+
+    The mail server chooses the key exchange of TLS, which can take 0.2 s, and asyncio does the
+    handshake in the loop (docs/decisions/0088).
+    """
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _loop_apart()))
+
+
 class Mailer:
     """Sends mails to one SMTP server, over a connection each."""
 
@@ -170,18 +189,24 @@ class Mailer:
         config = self.config
         tracing = self._tracing
         with nullcontext() if tracing is None else tracing.mail(config.host, config.port):
-            async with self._connected(_DELIVERY_TIMEOUT) as client:
-                await client.send_message(message)
+            await _apart(self._send(message))
 
     async def probe(self) -> None:
         """Connect, start TLS and log in as `send` does, without a mail, within 20 s. Raises
         `TemporaryMailError`.
         """
         try:
-            async with self._connected(_PROBE_TIMEOUT) as client:
-                await client.noop()
+            await _apart(self._probe())
         except PermanentMailError as error:
             raise TemporaryMailError(str(error)) from None
+
+    async def _send(self, message: EmailMessage) -> None:
+        async with self._connected(_DELIVERY_TIMEOUT) as client:
+            await client.send_message(message)
+
+    async def _probe(self) -> None:
+        async with self._connected(_PROBE_TIMEOUT) as client:
+            await client.noop()
 
     @asynccontextmanager
     async def _connected(self, seconds: float) -> AsyncIterator[aiosmtplib.SMTP]:

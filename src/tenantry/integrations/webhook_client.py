@@ -20,12 +20,15 @@ from tenantry import __version__
 from tenantry.common.tracing import Tracing
 from tenantry.domain.public_addresses import is_public
 from tenantry.domain.webhooks import WebhookEndpoint, signed_headers
+from tenantry.integrations.bounded_network import BoundedNetwork, ResponseLimitError
 from tenantry.integrations.http_client import ssl_context
 
 TIMEOUT: Final = 15.0
 """Seconds for an attempt: resolution, connection, request and response."""
 _MAX_ADDRESSES: Final = 3
 """How many addresses of a name an attempt tries."""
+MAX_RESOLVED: Final = 32
+"""How many of the resolver's addresses are looked at."""
 _MAX_BODY_BYTES: Final = 16 * 1024
 """How much of a response is read: a receiver may see an error where its response is not read."""
 _USER_AGENT: Final = f"tenantry/{__version__}"
@@ -67,6 +70,7 @@ _ERRORS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ssl.SSLError, "no TLS, or the certificate is not trusted for this host name"),
     (httpcore2.ConnectError, "no connection"),
     (httpcore2.ConnectTimeout, "no connection"),
+    (ResponseLimitError, "the response exceeds a limit"),
     (
         httpcore2.ProtocolError,
         "the connection was closed without a response, or the response is malformed",
@@ -99,7 +103,8 @@ def _look_up(host: str, port: int, found: "Future[Sequence[Address]]") -> None:
     except (OSError, UnicodeError) as error:
         found.set_exception(error)
     else:
-        addresses = dict.fromkeys(ip_address(socket_address[0]) for *_, socket_address in listed)
+        read = listed[:MAX_RESOLVED]
+        addresses = dict.fromkeys(ip_address(socket_address[0]) for *_, socket_address in read)
         found.set_result(list(addresses))
 
 
@@ -151,7 +156,9 @@ class WebhookClient:
         connection = httpcore2.AsyncHTTPConnection(
             origin=url.origin,
             ssl_context=self._trusted or ssl_context(),
-            network_backend=_CheckedNetwork(self._resolve, is_any=endpoint.allow_private),
+            network_backend=BoundedNetwork(
+                _CheckedNetwork(self._resolve, is_any=endpoint.allow_private)
+            ),
         )
         request = connection.stream(
             "POST",

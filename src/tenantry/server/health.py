@@ -1,5 +1,7 @@
 """Routes of health checks and metrics, for orchestrators and monitoring."""
 
+import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final
 
@@ -21,7 +23,42 @@ ReadDatabaseMetrics = Callable[[], Awaitable[Sequence[Metric] | None]]
 unreachable.
 """
 
+METRICS_PATH: Final = "/metrics"
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class SharedMetrics:
+    """Renders the metrics for all who wait, at most once in ``interval`` seconds.
+
+    A reader gets metrics of after its request, and waits for them: a client that repeats its
+    requests slows itself down. A thread renders, which takes tens of milliseconds.
+    """
+
+    def __init__(
+        self, metrics: Metrics, read_database: ReadDatabaseMetrics, interval: float
+    ) -> None:
+        self._metrics = metrics
+        self._read_database = read_database
+        self._interval = interval
+        self._rendering = asyncio.Lock()
+        self._begun = -math.inf
+        self._body = PublicBody(b"", b"")
+
+    async def read(self) -> PublicBody:
+        """Return the metrics, waiting for the next rendering."""
+        clock = asyncio.get_running_loop().time
+        came = clock()
+        async with self._rendering:
+            if self._begun < came:
+                await asyncio.sleep(self._begun + self._interval - clock())
+                begun = clock()
+                known = await self._read_database()
+                self._body = await asyncio.to_thread(self._render, known)
+                self._begun = begun
+        return self._body
+
+    def _render(self, known: Sequence[Metric] | None) -> PublicBody:
+        return PublicBody.for_once(self._metrics.render() + render_known(known))
 
 
 class Health(msgspec.Struct, frozen=True, rename="camel"):
@@ -35,8 +72,7 @@ class HealthState(msgspec.Struct, frozen=True):
     """What health checks and metrics of one service read: ``health`` in the application's state."""
 
     checks: Sequence[Check]
-    metrics: Metrics
-    read_metrics: ReadDatabaseMetrics
+    metrics: SharedMetrics
     shutdown: Shutdown
 
 
@@ -75,16 +111,14 @@ async def readyz(request: Request[Any, Any, Any]) -> Response[Health]:
 
 
 @get(
-    "/metrics",
+    METRICS_PATH,
     include_in_schema=False,
     media_type="text/plain",
     opt={"public": True},
 )
 async def show_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
-    service = _health_of(request)
-    known = render_known(await service.read_metrics())
     accepted = request.headers.get("accept-encoding", "")
-    body = PublicBody.for_once(service.metrics.render() + known)
+    body = await _health_of(request).metrics.read()
     return body.response(accepted, {"content-type": _METRICS_TYPE})
 
 

@@ -48,6 +48,9 @@ ALGORITHMS: Final = {
 """The accepted signature algorithms by JOSE name."""
 
 MAX_KEYS: Final = 32
+MAX_ENTRIES: Final = 256
+_MAX_MEMBER: Final = 2048
+"""The longest member of a key; the modulus of the longest key has 1,366 characters."""
 _USED_MEMBERS: Final = ("kty", "use", "key_ops", "alg", "kid", "n", "e", "crv", "x", "y", "issuer")
 _PRIVATE_MEMBER: Final = "d"
 _MAX_SHOWN: Final = 100
@@ -139,7 +142,7 @@ async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -
     if metadata.issuer != config.issuer:
         raise FetchError("the discovery document names another issuer")
     body = await fetch(client, metadata.jwks_uri, allow_http=config.allow_http)
-    usable, ignored = read_key_set(msgspec.json.decode(body, type=_Jwks).keys)
+    usable, ignored = await read_key_set(msgspec.json.decode(body, type=_Jwks).keys)
     by_id: dict[tuple[str | None, str], tuple[Key, ...]] = {}
     for algorithms, key in usable:
         for kid, alg in itertools.product({key.kid, None}, algorithms):
@@ -147,15 +150,16 @@ async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -
     return PublishedKeys(by_id, metadata, tuple(ignored), tuple(usable))
 
 
-def read_key_set(entries: list[Any]) -> tuple[list[UsableKey], list[IgnoredKey]]:
+async def read_key_set(entries: list[Any]) -> tuple[list[UsableKey], list[IgnoredKey]]:
     """Return the keys of a set that can verify a token, and the ignored entries: at most `MAX_KEYS`
-    of each.
+    of each. At most `MAX_ENTRIES` are read, with a turn for other tasks after each.
 
     Ignored are unsupported entries (RFC 7517 section 5): symmetric and private keys, other uses,
     algorithms and curves, and malformed entries; and weak keys.
     """
     usable, ignored = list[UsableKey](), list[IgnoredKey]()
-    for entry in entries:
+    for entry in entries[:MAX_ENTRIES]:
+        await asyncio.sleep(0)
         read = _read_entry(entry)
         if isinstance(read, UsableKey):
             usable.append(read)
@@ -171,6 +175,8 @@ def _read_entry(entry: object) -> UsableKey | IgnoredKey:
         return IgnoredKey("an entry", "it is not an object")
     members = _normalized(entry)
     kid = _shown(members.get("kid"))
+    if any(isinstance(each, str) and len(each) > _MAX_MEMBER for each in members.values()):
+        return IgnoredKey(kid, "a member is too long")
     if reason := _purpose_fault(entry, members) or _type_fault(members):
         return IgnoredKey(kid, reason, expected=members.get("use") == "enc")
     try:

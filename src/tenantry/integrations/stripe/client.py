@@ -36,6 +36,7 @@ from tenantry.integrations.stripe.connection import (
     NotPermittedError,
     ProviderConnection,
     RequestRejectedError,
+    TooLargeError,
 )
 from tenantry.integrations.stripe.customer_reading import read_customer
 from tenantry.integrations.stripe.decode import (
@@ -604,16 +605,24 @@ async def read_pages(
 ) -> AsyncGenerator[ListPage, None]:
     """Request a list page by page, from the beginning or ``after`` an object.
 
-    Raises `RequestRejectedError`, and `ProviderUnavailableError` for a malformed page.
+    Pages are smaller where those before were too large. Raises `RequestRejectedError`, and
+    `ProviderUnavailableError` for a malformed page.
     """
+    limit = MOST_PER_PAGE
     while True:
         now, started = clock(), time.monotonic()
         wanted = {
             **params,
-            "limit": MOST_PER_PAGE,
+            "limit": limit,
             "starting_after": after,
         }
-        response = await connection.send("GET", path, wanted)
+        try:
+            response = await connection.send("GET", path, wanted)
+        except TooLargeError:
+            if limit == 1:
+                raise
+            limit = max(1, limit // 10)
+            continue
         sent_at = second_sent(
             response.headers.get("date"),
             time.monotonic() - started,

@@ -17,12 +17,18 @@ from tenantry import __version__
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
-from tenantry.integrations.http_client import new_http_client
+from tenantry.integrations.http_client import (
+    FetchError,
+    ResponseTooLargeError,
+    new_http_client,
+    read_body,
+)
 
 API_VERSION: Final = "2026-10-28.endive"
 """The shape of requests and responses; it changes with this package."""
 _RETRIES: Final = 2
 _SHORTEST_WAIT: Final = 0.5
+_MAX_BODY_BYTES: Final = 1024 * 1024
 _USER_AGENT: Final = f"tenantry/{__version__}"
 TEMPORARY: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS})
 """Rejections by status after which the same request can succeed later."""
@@ -64,6 +70,10 @@ class NotPermittedError(RequestRejectedError):
 
 class MissingError(RequestRejectedError):
     """There is no such object, or the request names one that does not exist."""
+
+
+class TooLargeError(RequestRejectedError):
+    """The response is larger than what is read."""
 
 
 class _ErrorObject(msgspec.Struct, frozen=True):
@@ -118,6 +128,7 @@ class ProviderConnection:
             "Authorization": f"Bearer {self._secret_key.reveal()}",
             "Stripe-Version": API_VERSION,
             "User-Agent": _USER_AGENT,
+            "Accept-Encoding": "identity",
         }
         if method == "POST":
             headers["Idempotency-Key"] = idempotency_key or str(uuid.uuid4())
@@ -138,21 +149,25 @@ class ProviderConnection:
         fields: Mapping[str, str],
         headers: Mapping[str, str],
     ) -> ProviderResponse:
+        request = self._client.build_request(
+            method,
+            f"{self._api_base}{path}",
+            headers=headers,
+            params=fields if method == "GET" else None,
+            data=fields if method == "POST" else None,
+        )
         try:
             async with asyncio.timeout(self._timeout):
-                response = await self._client.request(
-                    method,
-                    f"{self._api_base}{path}",
-                    headers=headers,
-                    params=fields if method == "GET" else None,
-                    data=fields if method == "POST" else None,
-                )
-        except (httpx2.HTTPError, TimeoutError) as error:
+                response = await self._client.send(request, stream=True)
+                body = await read_body(response, _MAX_BODY_BYTES)
+        except ResponseTooLargeError as error:
+            raise TooLargeError(0, str(error)) from None
+        except (httpx2.HTTPError, FetchError, TimeoutError) as error:
             cause = type(error).__name__
             raise RequestRejectedError(0, cause, is_temporary=True) from None
         if not response.is_success:
-            raise _rejection(response)
-        return ProviderResponse(response.content, response.headers)
+            raise _rejection(response, body)
+        return ProviderResponse(body, response.headers)
 
 
 def form_fields(params: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -181,8 +196,8 @@ def _wait_before(retry: int) -> float:
     return max(_SHORTEST_WAIT, longest * random.uniform(0.5, 1))  # noqa: S311  # no secret
 
 
-def _rejection(response: httpx2.Response) -> RequestRejectedError:
-    error = _error_object(response.content)
+def _rejection(response: httpx2.Response, body: bytes) -> RequestRejectedError:
+    error = _error_object(body)
     return _rejection_type(response.status_code, error.code)(
         response.status_code,
         "RequestRejectedError",

@@ -77,7 +77,7 @@ async def _read_subscriptions(
         "expand": ["data.default_payment_method"],
     }
     response = await connection.send("GET", "/v1/subscriptions", params)
-    listed = msgspec.json.decode(response.body, type=_Subscriptions).data
+    listed = msgspec.json.decode(response.body, type=_Subscriptions).data[:_MOST_SUBSCRIPTIONS]
     return [each for each in listed if each.status not in UNCHANGEABLE]
 
 
@@ -95,7 +95,7 @@ async def _read_payment_method(
 async def _read_invoices(connection: ProviderConnection, customer_id: str) -> list[CustomerInvoice]:
     params = {"customer": customer_id, "limit": _MOST_INVOICES}
     response = await connection.send("GET", _INVOICES, params)
-    invoices = msgspec.json.decode(response.body, type=_Invoices).data
+    invoices = msgspec.json.decode(response.body, type=_Invoices).data[:_MOST_INVOICES]
     return [each.to_invoice() for each in invoices]
 
 
