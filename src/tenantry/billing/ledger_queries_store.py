@@ -129,7 +129,8 @@ HAVING count(*) = 1
                 AND subscription_id IS NOT NULL
                 AND customer_id IS NOT NULL
                 AND document->>'status' NOT IN ('past_due', 'unpaid')
-                AND document->'details'->>'pause' IS DISTINCT FROM 'void')
+                AND document->'details'->>'pause' IS DISTINCT FROM 'void'
+                AND document->'details'->>'is_truncated' IS NULL)
  ORDER BY created
  LIMIT 1
 """

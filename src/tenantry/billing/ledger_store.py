@@ -108,7 +108,7 @@ FOLD_TYPES: Final = {
 A full-state event that is the only one of its second gives a state that does not depend on earlier
 events. An event without a subscription's id does not prove which subscription ended before. One
 that is past due does not say since when, one with paused payments does not say until when they were
-paid, and one without a customer keeps the one before.
+paid, one with truncated items keeps those before, and one without a customer keeps the one before.
 """
 # A late event's history begins at the newest full-state event before it that is alone in its
 # second; without one, at the beginning. With "until" it ends at the next such event. MATERIALIZED
@@ -133,7 +133,8 @@ WITH beginnings AS MATERIALIZED (
                                   AND r.subscription_id IS NOT NULL
                                   AND r.customer_id IS NOT NULL
                                   AND r.document->>'status' NOT IN ('past_due', 'unpaid')
-                                  AND r.document->'details'->>'pause' IS DISTINCT FROM 'void')
+                                  AND r.document->'details'->>'pause' IS DISTINCT FROM 'void'
+                                  AND r.document->'details'->>'is_truncated' IS NULL)
                    ORDER BY r.created DESC
                    LIMIT 1), -1) ELSE second END AS since,
                 coalesce((
@@ -150,7 +151,8 @@ WITH beginnings AS MATERIALIZED (
                                   AND r.subscription_id IS NOT NULL
                                   AND r.customer_id IS NOT NULL
                                   AND r.document->>'status' NOT IN ('past_due', 'unpaid')
-                                  AND r.document->'details'->>'pause' IS DISTINCT FROM 'void')
+                                  AND r.document->'details'->>'pause' IS DISTINCT FROM 'void'
+                                  AND r.document->'details'->>'is_truncated' IS NULL)
                    ORDER BY r.created
                    LIMIT 1), 9223372036854775807) AS until
            FROM unnest(%(tenants)s::text[], %(folds)s::text[], %(seconds)s::bigint[],

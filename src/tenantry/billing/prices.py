@@ -63,7 +63,7 @@ class PriceList:
         try:
             found = await self._provider.prices(self._ids)
         except DomainError as error:
-            logger.info("the prices of the plan catalog could not be read: %s", error.detail)
+            logger.info("the prices of the plan catalog could not be read: %s", error)
             return False
         except Exception:
             logger.exception("the prices of the plan catalog could not be read")

@@ -324,7 +324,7 @@ def _counts(done: BackfillResult) -> dict[str, Any]:
 def _why_stopped(done: BackfillResult) -> str | None:
     if done.interrupted:
         return STOPPED
-    return done.stopped.detail if done.stopped else None
+    return str(done.stopped) if done.stopped else None
 
 
 def _summary(done: BackfillResult, *, dry_run: bool) -> str:

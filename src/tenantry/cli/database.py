@@ -272,7 +272,7 @@ def on_database(
             )
         except DomainError as error:
             faults = error.faults if isinstance(error, ValidationError) else ()
-            detail = "; ".join(f"{where}: {message}" for where, message in faults) or error.detail
+            detail = "; ".join(f"{where}: {message}" for where, message in faults) or str(error)
             raise CommandError(detail, exit_code(error)) from None
 
 

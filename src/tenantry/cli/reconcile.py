@@ -97,7 +97,7 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
 def _exit(found: Reconciliation, again: str) -> NoReturn:
     where = f"Stopped after {counted(found.compared, 'tenant')}"
     if found.stopped is not None:
-        raise CommandError(f"{where}: {found.stopped.detail}", exit_code(found.stopped))
+        raise CommandError(f"{where}: {found.stopped}", exit_code(found.stopped))
     if found.interrupted:
         raise CommandError(f"{where}: {STOPPED}\nWhat is repaired stays. Continue with: {again}")
     if found.drifted:
@@ -133,7 +133,7 @@ def _observer(
 
 def _reconciliation_json(found: Reconciliation) -> dict[str, Any]:
     return {
-        "stopped": STOPPED if found.interrupted else found.stopped and found.stopped.detail,
+        "stopped": STOPPED if found.interrupted else found.stopped and str(found.stopped),
         "compared": found.compared,
         "drifted": len(found.drifted),
         "repaired": _number_repaired(found),

@@ -19,6 +19,7 @@ from tenantry_devkit.simulator.objects import (
     CheckoutSession,
     Customer,
     Invoice,
+    Item,
     Json,
     PortalSession,
     Price,
@@ -72,6 +73,7 @@ class Api:
             "POST /v1/subscriptions": (self._create_subscription, params.NewSubscription),
             "POST /v1/subscriptions/{}": (self._update_subscription, params.SubscriptionChanges),
             "DELETE /v1/subscriptions/{}": (engine.cancel, None),
+            "GET /v1/subscription_items": (self._list_items, params.ItemList),
             "POST /v1/subscriptions/{}/resume": (engine.resume_paused, None),
             "POST /v1/invoices/create_preview": (self._preview_invoice, params.PreviewParameters),
             "POST /v1/invoices/{}/pay": (engine.pay, None),
@@ -230,6 +232,14 @@ class Api:
             given,
         )
 
+    def _list_items(self, given: params.ItemList) -> tuple[list[Any], bool]:
+        """Return a page of the items of a subscription, in its order."""
+        subscription = self._account.find(Subscription, given.subscription, param="subscription")
+        items, has_more = params.page(subscription.items, Item, given)
+        wanted = {item.id for item in items}
+        rendered = subscription.render_items(Shape.NEW)
+        return [item for item in rendered if item["id"] in wanted], has_more
+
     def _create_price(self, given: params.NewPrice) -> Price:
         fields = asdict(given) | asdict(given.recurring) | {"currency": given.currency.lower()}
         del fields["recurring"]
@@ -260,7 +270,10 @@ class Api:
     def _create_subscription(self, given: params.NewSubscription) -> Subscription:
         return self._engine.subscribe(
             given.customer,
-            self._priced(given.items, "items"),
+            [
+                (price, 1 if quantity is None and not price.is_metered else quantity)
+                for price, quantity in self._priced(given.items, "items")
+            ],
             metadata=given.metadata,
             trial_end=None if given.trial_end == "now" else given.trial_end,
             cancel_at_period_end=given.cancel_at_period_end,
@@ -325,7 +338,7 @@ class Api:
         del self._account.table(WebhookEndpoint)[endpoint_id]
         return {"id": endpoint_id, "object": "webhook_endpoint", "deleted": True}
 
-    def _priced(self, items: Sequence[params.NewItem], name: str) -> list[tuple[Price, int]]:
+    def _priced(self, items: Sequence[params.NewItem], name: str) -> list[tuple[Price, int | None]]:
         return [
             (
                 self._account.find(

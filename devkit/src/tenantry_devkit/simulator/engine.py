@@ -43,7 +43,20 @@ from tenantry_devkit.simulator.objects import (
     id_of,
     merged,
 )
-from tenantry_devkit.simulator.subscriptions import FirstPayment, SubscriptionBilling
+from tenantry_devkit.simulator.refusals import (
+    check_buyer,
+    check_customer_currency,
+    check_items,
+    check_line_items,
+    check_metadata,
+    check_new_prices,
+    check_trial,
+)
+from tenantry_devkit.simulator.subscriptions import (
+    FirstPayment,
+    PricedItems,
+    SubscriptionBilling,
+)
 
 SECRET_KEY: Final = "sk_test_simulator"  # noqa: S105  # for simulators only
 PRICES: Final = MappingProxyType({"price_free": 0, "price_pro": 2900, "price_business": 9900})
@@ -323,7 +336,7 @@ class SimulationEngine(SubscriptionBilling):
 
     def checkout(
         self,
-        price: Price | str | Sequence[tuple[Price | str, int]],
+        price: Price | str | PricedItems,
         *,
         metadata: MetadataChanges | None = None,
         subscription_metadata: MetadataChanges | None = None,
@@ -343,7 +356,7 @@ class SimulationEngine(SubscriptionBilling):
         """Begin a checkout of a price, or of several with quantities, which is open for a day.
 
         The subscription gets the session's metadata, or its own. Raises `ApiError` for a malformed
-        URL, and for prices of different intervals.
+        URL, and for what the provider does not sell together.
         """
         account = self.account
         _check_url(success_url, "success_url")
@@ -352,7 +365,13 @@ class SimulationEngine(SubscriptionBilling):
             customer = account.find_customer(id_of(customer), param="customer").id
         session_id = account.ids.new("cs_test")
         prices = tuple(self._with_quantities(price))
-        _check_intervals(prices)
+        check_line_items(prices, mode)
+        check_trial(trial_days, "subscription_data[trial_period_days]")
+        check_buyer(customer_email, client_reference_id)
+        check_metadata(metadata or {}, "metadata")
+        check_metadata(subscription_metadata or {}, "subscription_data[metadata]")
+        if customer is not None:
+            check_customer_currency(self._currency_of(customer), prices)
         session = CheckoutSession(
             id=session_id,
             created=account.now,
@@ -523,9 +542,10 @@ class SimulationEngine(SubscriptionBilling):
         item = subscription.items[0]
         if flow.item != item.id:
             raise missing(Item, flow.item or "", param=f"{param}[0][id]")
-        price = flow.price or item.price.id
-        self.account.find(Price, price, param=f"{param}[0][price]")
-        if (price, flow.quantity or item.quantity) == (item.price.id, item.quantity):
+        price = self.account.find(Price, flow.price or item.price.id, param=f"{param}[0][price]")
+        check_items([(price, flow.quantity)], params=[f"{param}[0]"])
+        check_new_prices([price], f"{param}[0][price]")
+        if (price.id, flow.quantity or item.quantity) == (item.price.id, item.quantity):
             raise ApiError(400, "The update would change nothing.", param=param)
 
     def _open_session(self, session: CheckoutSession | str) -> CheckoutSession:
@@ -545,13 +565,6 @@ class SimulationEngine(SubscriptionBilling):
     def _expire_if_open(self, session_id: str) -> None:
         if self.checkout_sessions[session_id].status == "open":
             self.expire(session_id)
-
-
-def _check_intervals(prices: Sequence[tuple[Price, int]]) -> None:
-    """Raise `ApiError` for prices of different intervals."""
-    if len({(price.interval, price.interval_count) for price, _ in prices}) > 1:
-        message = "Checkout does not support multiple prices with different billing intervals."
-        raise ApiError(400, message, param="line_items")
 
 
 def _check_url(url: str | None, param: str) -> None:

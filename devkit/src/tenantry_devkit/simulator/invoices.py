@@ -110,7 +110,7 @@ class InvoiceBilling:
             Line(
                 id=account.ids.new("il"),
                 item=item,
-                amount=0 if is_trial else item.price.unit_amount * item.quantity,
+                amount=0 if is_trial else item.price.cost(item.quantity),
             )
             for item in subscription.items
         )
@@ -149,7 +149,7 @@ class InvoiceBilling:
             Line(
                 id=f"il_upcoming_{number}",
                 item=item,
-                amount=item.price.unit_amount * item.quantity,
+                amount=item.price.cost(item.quantity),
             )
             for number, item in enumerate(current.items)
         )

@@ -84,6 +84,10 @@ def _filled(kind: str, thing: object, **values: object) -> Json:
     } | values
 
 
+_MOST_NESTED: Final = 10
+"""How many objects of a list are in the object that has the list."""
+
+
 def as_list(url: str, data: list[Json], **more: object) -> Json:
     return {"object": "list", "data": data, "has_more": False, "url": url, **more}
 
@@ -127,19 +131,38 @@ class ProviderObject(Struct, frozen=True, kw_only=True, tag_field="kind"):
         return _filled(type(self).__name__, self)
 
 
+UsageType = Literal["licensed", "metered"]
+PriceType = Literal["recurring", "one_time"]
+
+
 class Price(ProviderObject, frozen=True, kw_only=True):
     product: str
     unit_amount: int
     currency: str = "eur"
     interval: str = "month"
     interval_count: int = 1
+    usage_type: UsageType = "licensed"
+    type: PriceType = "recurring"
     nickname: str | None = None
     lookup_key: str | None = None
     active: bool = True
     metadata: Metadata = {}
 
+    @property
+    def is_metered(self) -> bool:
+        return self.is_recurring and self.usage_type == "metered"
+
+    @property
+    def is_recurring(self) -> bool:
+        return self.type == "recurring"
+
+    def cost(self, quantity: int | None) -> int:
+        """Return what a quantity costs; nothing where it is metered: no usage is simulated."""
+        return 0 if quantity is None else self.unit_amount * quantity
+
     def render(self, _shape: Shape, /) -> Json:
-        decimal, recurring = str(self.unit_amount), _filled("recurring", self)
+        decimal = str(self.unit_amount)
+        recurring = _filled("recurring", self) if self.is_recurring else None
         return _filled("Price", self, recurring=recurring, unit_amount_decimal=decimal)
 
     def plan(self) -> Json:
@@ -181,10 +204,10 @@ class Customer(ProviderObject, frozen=True, kw_only=True):
 
 
 class Item(ProviderObject, frozen=True, kw_only=True):
-    """A price of a subscription, with a quantity."""
+    """A price of a subscription, with a quantity unless it is metered."""
 
     price: Price
-    quantity: int = 1
+    quantity: int | None = 1
 
 
 BillingMode = Literal["classic", "flexible"]
@@ -233,20 +256,30 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
     def has_ended(self) -> bool:
         return self.status in {"canceled", "incomplete_expired"}
 
-    def render(self, shape: Shape, /) -> Json:
-        first, count = self.items[0], len(self.items)
-        period = {"current_period_end": self.period_end, "current_period_start": self.period_start}
-        items = [
+    def _period(self) -> Json:
+        return {
+            "current_period_end": self.period_end,
+            "current_period_start": self.period_start,
+        }
+
+    def render_items(self, shape: Shape) -> list[Json]:
+        """Return the JSON of all items; that of the subscription has the first ten."""
+        period = self._period() if shape is Shape.NEW else {}
+        return [
             _filled(
                 "Item",
                 item,
                 plan=item.price.plan(),
                 price=item.price.render(shape),
                 subscription=self.id,
-                **(period if shape is Shape.NEW else {}),
+                **period,
             )
             for item in self.items
         ]
+
+    def render(self, shape: Shape, /) -> Json:
+        first, count = self.items[0], len(self.items)
+        items = self.render_items(shape)
         return _filled(
             "Subscription",
             self,
@@ -262,7 +295,8 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
             discounts=[f"di_{self.id}"] if self.terms.percent_off else [],
             items=as_list(
                 f"/v1/subscription_items?subscription={self.id}",
-                items,
+                items[:_MOST_NESTED],
+                has_more=count > _MOST_NESTED,
                 total_count=count,
             ),
             pause_collection=msgspec.to_builtins(self.pause_collection),
@@ -272,7 +306,7 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
             trial_settings={
                 "end_behavior": {"missing_payment_method": self.missing_payment_method}
             },
-            **(period if shape is Shape.OLD else {}),
+            **(self._period() if shape is Shape.OLD else {}),
         )
 
 
@@ -323,7 +357,7 @@ class Line(Struct, frozen=True, kw_only=True):
             "Line",
             self,
             currency=price.currency,
-            description=f"{quantity} x {price.nickname or price.id}",
+            description=f"{quantity or 0} x {price.nickname or price.id}",
             invoice=invoice.id,
             metadata=dict(invoice.subscription_metadata),
             period={"end": invoice.period_end, "start": invoice.period_start},
@@ -412,7 +446,7 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     expires_at: int
     mode: str
     url: str | None
-    prices: tuple[tuple[Price, int], ...]
+    prices: tuple[tuple[Price, int | None], ...]
     success_url: str | None = None
     cancel_url: str | None = None
     customer: str | None = None
@@ -436,7 +470,7 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     @property
     def charge(self) -> Charge:
         """What its first paid period costs."""
-        amounts = [price.unit_amount * quantity for price, quantity in self.prices]
+        amounts = [price.cost(quantity) for price, quantity in self.prices]
         return self.terms.charge(sum(amounts))
 
     @property

@@ -25,6 +25,7 @@ from tenantry_devkit.simulator.objects import (
     Price,
     ProviderEvent,
     Subscription,
+    UsageType,
     indented_json,
 )
 from tenantry_devkit.simulator.subscriptions import ItemChange
@@ -145,6 +146,7 @@ Metadata = dict[str, str | None]
 class Recurring(Struct):
     interval: Literal["day", "week", "month", "year"] = "month"
     interval_count: int = 1
+    usage_type: UsageType = "licensed"
 
 
 class NewPrice(Struct):
@@ -206,7 +208,7 @@ class CustomerList(ListParameters):
 
 class NewItem(Struct):
     price: str
-    quantity: int = 1
+    quantity: int | None = None
 
 
 class BillingModeParameter(Struct):
@@ -286,6 +288,10 @@ class SubscriptionList(ListParameters):
         if self.wanted_status is None:
             return thing.status != "canceled"
         return self.wanted_status in {"all", thing.status, "ended" if thing.has_ended else None}
+
+
+class ItemList(ListParameters, kw_only=True):
+    subscription: str
 
 
 class InvoiceList(ListParameters):

@@ -31,10 +31,20 @@ from tenantry_devkit.simulator.objects import (
     PauseBehavior,
     PauseCollection,
     Price,
+    PriceType,
     Subscription,
     Terms,
+    UsageType,
     id_of,
     merged,
+)
+from tenantry_devkit.simulator.refusals import (
+    check_customer_currency,
+    check_items,
+    check_metadata,
+    check_new_prices,
+    check_quantity,
+    check_trial,
 )
 
 STANDARD_TERMS: Final = Terms()
@@ -64,6 +74,10 @@ class ItemChange(Struct, frozen=True):
     deleted: bool = False
 
 
+PricedItems = Sequence[tuple[Price | str, int | None]]
+"""Prices with quantities; a metered one has none."""
+
+
 class SubscriptionBilling(InvoiceBilling):
     """Creates and changes prices and subscriptions. It schedules their future on the account's
     agenda.
@@ -86,6 +100,8 @@ class SubscriptionBilling(InvoiceBilling):
         currency: str = "eur",
         interval: str = "month",
         interval_count: int = 1,
+        usage_type: UsageType = "licensed",
+        type: PriceType = "recurring",  # noqa: A002  # the provider's name
         product: str | None = None,
         nickname: str | None = None,
         lookup_key: str | None = None,
@@ -93,7 +109,8 @@ class SubscriptionBilling(InvoiceBilling):
     ) -> Price:
         """Create a price, or replace the one with this id for new subscriptions.
 
-        It is ``amount`` of the currency's smallest unit per so many days, weeks, months or years.
+        It is ``amount`` of the currency's smallest unit per so many days, weeks, months or years; a
+        metered one has no quantity, and no usage is simulated.
         """
         price = Price(
             id=price_id or self.account.ids.new("price"),
@@ -103,6 +120,8 @@ class SubscriptionBilling(InvoiceBilling):
             currency=currency,
             interval=interval,
             interval_count=interval_count,
+            usage_type=usage_type,
+            type=type,
             nickname=nickname,
             lookup_key=lookup_key,
             metadata=merged({}, metadata),
@@ -114,7 +133,7 @@ class SubscriptionBilling(InvoiceBilling):
     def subscribe(
         self,
         customer: Customer | str,
-        price: Price | str | Sequence[tuple[Price | str, int]],
+        price: Price | str | PricedItems,
         *,
         metadata: MetadataChanges | None = None,
         trial_days: int = 0,
@@ -135,6 +154,11 @@ class SubscriptionBilling(InvoiceBilling):
         account, now = self.account, self.account.now
         payer = account.find_customer(id_of(customer), param="customer")
         prices = self._with_quantities(price)
+        check_items(prices, params=[f"items[{number}]" for number in range(len(prices))])
+        check_new_prices((each for each, _ in prices), "items")
+        check_customer_currency(self._currency_of(payer.id), prices)
+        check_trial(trial_days, "trial_period_days")
+        check_metadata(metadata or {}, "metadata")
         if trial_days:
             trial_end = now + trial_days * DAY
         subscription_id = account.ids.new("sub")
@@ -326,14 +350,26 @@ class SubscriptionBilling(InvoiceBilling):
             raise missing(Subscription, current.id)
         return current
 
-    def _with_quantities(
-        self, price: Price | str | Sequence[tuple[Price | str, int]]
-    ) -> list[tuple[Price, int]]:
-        given = [(price, 1)] if isinstance(price, Price | str) else price
+    def _with_quantities(self, price: Price | str | PricedItems) -> list[tuple[Price, int | None]]:
+        """Return prices with quantities; a single one has the quantity 1, unless it is metered."""
         find = partial(self.account.find, Price, param="price")
+        if isinstance(price, Price | str):
+            single = find(price) if isinstance(price, str) else price
+            return [(single, None if single.is_metered else 1)]
         return [
-            (find(each) if isinstance(each, str) else each, quantity) for each, quantity in given
+            (find(each) if isinstance(each, str) else each, quantity) for each, quantity in price
         ]
+
+    def _currency_of(self, customer_id: str) -> str | None:
+        """Return the currency in which a customer pays for a subscription; None without one."""
+        return next(
+            (
+                each.items[0].price.currency
+                for each in self.subscriptions.values()
+                if each.customer == customer_id and not each.has_ended
+            ),
+            None,
+        )
 
     def _new_item(self, **fields: Any) -> Item:  # noqa: ANN401  # those of an item
         return Item(id=self.account.ids.new("si"), created=self.account.now, **fields)
@@ -344,6 +380,7 @@ class SubscriptionBilling(InvoiceBilling):
         items = {item.id: item for item in subscription.items}
         for number, change in enumerate(changes):
             fields = self._item_fields(change, f"items[{number}][price]")
+            self._check_change(items.get(change.id or ""), fields, change, f"items[{number}]")
             if change.id is None:
                 item = self._new_item(**fields)
                 items[item.id] = item
@@ -352,10 +389,25 @@ class SubscriptionBilling(InvoiceBilling):
             elif change.deleted:
                 del items[change.id]
             else:
-                items[change.id] = replace(items[change.id], **fields)
+                items[change.id] = _changed_item(items[change.id], fields)
         if not items:
             raise ApiError(400, "A subscription must have at least one active item.")
-        return tuple(items.values())
+        changed = tuple(items.values())
+        check_items(
+            [(item.price, item.quantity) for item in changed],
+            params=[f"items[{number}]" for number in range(len(changed))],
+        )
+        return changed
+
+    def _check_change(
+        self, item: Item | None, fields: dict[str, Any], change: ItemChange, place: str
+    ) -> None:
+        """Raise `ApiError` for a price that cannot be sold, and a quantity that it cannot have."""
+        price = fields.get("price", item.price if item else None)
+        if price is not None:
+            check_quantity(price, change.quantity, f"{place}[quantity]")
+        if "price" in fields:
+            check_new_prices([fields["price"]], f"{place}[price]")
 
     def _item_fields(self, change: ItemChange, param: str) -> dict[str, Any]:
         """Return the new values of an item; ``param`` is the parameter of its price."""
@@ -469,6 +521,13 @@ class SubscriptionBilling(InvoiceBilling):
         subscription = self.subscriptions[subscription_id]
         if subscription.status == "trialing":
             self.account.emit("customer.subscription.trial_will_end", subscription)
+
+
+def _changed_item(item: Item, fields: dict[str, Any]) -> Item:
+    """Return an item with new values; only one with a metered price has no quantity."""
+    price = fields.get("price", item.price)
+    quantity = None if price.is_metered else fields.get("quantity", item.quantity or 1)
+    return replace(item, price=price, quantity=quantity)
 
 
 def _check_future(moment: int, now: int, param: str) -> None:

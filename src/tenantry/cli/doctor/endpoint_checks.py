@@ -37,7 +37,7 @@ async def check_provider(settings: Settings) -> list[Finding]:
             endpoints = await api.webhook_endpoints()
             prices = await api.prices(sorted(items))
         except ProviderRefusedError as refusal:
-            return [problem("payment provider.refuses", trouble=refusal.detail)]
+            return [problem("payment provider.refuses", trouble=str(refusal))]
         except ProviderUnavailableError as refusal:
             return [problem("payment provider.unavailable", trouble=refusal.detail)]
     return [

@@ -476,7 +476,9 @@ class BatchApplication:
             return self._take_without_fold(arrival)
         placement = self._place(arrival, arrival.key)
         is_of_another = not self._policy.is_each and _is_of_another(placement.before, arrival.event)
-        if placement.is_ambiguous or is_of_another:
+        if arrival.event.details.is_truncated and arrival.event.type != ev.SNAPSHOT:
+            self._request_snapshot(arrival, later=False)
+        elif placement.is_ambiguous or is_of_another:
             self._request_snapshot(arrival, later=True)
         if placement.notify:
             self._note_failure(arrival)

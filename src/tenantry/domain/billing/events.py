@@ -92,6 +92,7 @@ class Anomaly(StrEnum):
     DRIFT = "drift"
     SEVERAL_PLANS = "several_plans"
     TOO_MANY_SUBSCRIPTIONS = "too_many_subscriptions"
+    TRUNCATED_ITEMS = "truncated_items"
 
 
 Fact = str | int | bool | None
@@ -116,7 +117,8 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     ``pause_collection``). ``has_moved`` is of a snapshot only: the subscription names another
     tenant by now. ``by_reference`` is of a checkout session only: its buyer can have chosen the
     tenant, by ``client_reference_id``. ``next_attempt`` is of a failed payment only: when the
-    provider tries again.
+    provider tries again. ``is_truncated`` says that the subscription has more items, which the
+    provider left out.
     """
 
     items: tuple[SubscriptionItem, ...] = ()
@@ -128,6 +130,7 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     has_moved: bool = False
     by_reference: bool = False
     next_attempt: int | None = None
+    is_truncated: bool = False
 
     @property
     def has_empty_item(self) -> bool:

@@ -37,6 +37,7 @@ from tenantry.domain.billing.state import (
     kept_details,
     known_of,
     plan_item,
+    with_known_items,
 )
 from tenantry.domain.plans import OVER
 
@@ -584,6 +585,7 @@ def _describes(
     known = known_of(before, event.subscription_id)
     if known is None:
         return False
+    event = with_known_items(event, before)
     if CANCELED in (known.status, event.status):
         return known.status == event.status
     chosen = plan_item(event, policy)

@@ -198,6 +198,7 @@ def _subscription_updated(
     state: BillingState, event: BillingEvent, policy: BillingPolicy
 ) -> Transition:
     status = event.status or NO_SUBSCRIPTION
+    event = with_known_items(event, state)
     chosen = plan_item(event, policy)
     details = kept_details(event, policy)
     updated = BillingState(
@@ -219,6 +220,19 @@ def _subscription_updated(
     if not policy.is_each:
         updated = _of_tenant(updated, state, known_of(updated, event.subscription_id))
     return Transition(updated, f"The subscription is {status}: {chosen.reason}.")
+
+
+def with_known_items(event: BillingEvent, state: BillingState) -> BillingEvent:
+    """Add what is known of the items that the provider left out of an event: those of the
+    subscription that the event does not list.
+    """
+    details = event.details
+    if not details.is_truncated or state.subscription_id != event.subscription_id:
+        return event
+    listed = {item.price_id for item in details.items}
+    known = [item for item in state.details.items if item.price_id not in listed]
+    items = (*details.items, *known)
+    return msgspec.structs.replace(event, details=msgspec.structs.replace(details, items=items))
 
 
 def _of_tenant(

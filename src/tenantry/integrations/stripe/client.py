@@ -54,6 +54,7 @@ MOST_PER_PAGE: Final = 100
 """The most objects on a page."""
 
 _SUBSCRIPTIONS: Final = "/v1/subscriptions"
+_ITEMS: Final = "/v1/subscription_items"
 _CHECKOUTS: Final = "/v1/checkout/sessions"
 _PORTALS: Final = "/v1/billing_portal/sessions"
 _EVENTS: Final = "/v1/events"
@@ -65,6 +66,8 @@ _FLOWS: Final[Mapping[ActionKind, str]] = {
     "change": "subscription_update_confirm",
 }
 _SAFE_WORD: Final = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
+_LONGEST_MESSAGE: Final = 500
+_MAIL_ADDRESS: Final = re.compile(r"[^\s'\"<>]+@[^\s'\"<>]+")
 _NO_WORD: Final = "unknown"
 _MODES: Final = {"sk_live_": True, "rk_live_": True, "sk_test_": False, "rk_test_": False}
 _KEY_REFUSALS: Final[Mapping[int, str]] = {
@@ -109,11 +112,12 @@ class ListedSubscription(NamedTuple):
 
 class ProviderPrice(NamedTuple):
     """A price at the provider: whether it is for sale, and what it costs each period; None if it is
-    not for subscriptions.
+    not for subscriptions. A metered price has no quantity.
     """
 
     active: bool
     recurring: PlanPrice | None
+    is_metered: bool = False
 
 
 class ProviderCheckout(msgspec.Struct, frozen=True):
@@ -144,6 +148,7 @@ class ProviderApi:
 
     def __post_init__(self) -> None:
         self._connection: ProviderConnection | None = None
+        self._metered: dict[str, bool] = {}  # a price never changes this
 
     async def aclose(self) -> None:
         """Close the connections; a later call opens new ones."""
@@ -156,10 +161,12 @@ class ProviderApi:
     ) -> ProviderCheckout:
         """Start a checkout for a subscription.
 
-        The session and the subscription carry the tenant's id.
+        The session and the subscription carry the tenant's id. A metered price has no quantity: the
+        provider refuses one.
         """
-        params = _checkout_params(request)
         with self._connected() as connection:
+            prices = [item.price_id for item in request.items]
+            params = _checkout_params(request, await self._metered_among(connection, prices))
             response = await connection.send("POST", _CHECKOUTS, params, idempotency_key)
         return _decode(ProviderCheckout, response.body, _CHECKOUTS, response.request_id)
 
@@ -197,12 +204,15 @@ class ProviderApi:
         """Open the customer portal, or one action of it, and return its URL, which for some minutes
         needs no other credential.
         """
-        params = {
-            "customer": customer_id,
-            "return_url": return_url,
-            "flow_data": action and _flow_params(action, return_url),
-        }
         with self._connected() as connection:
+            price_id = action.price_id if action else None
+            if action and price_id and await self._metered_among(connection, [price_id]):
+                action = msgspec.structs.replace(action, quantity=None)
+            params = {
+                "customer": customer_id,
+                "return_url": return_url,
+                "flow_data": action and _flow_params(action, return_url),
+            }
             response = await connection.send("POST", _PORTALS, params, idempotency_key)
         return _decode(_Session, response.body, _PORTALS, response.request_id).url
 
@@ -220,6 +230,20 @@ class ProviderApi:
         with self._connected() as connection, suppress(NotPermittedError):
             return {price_id: await _read_price(connection, price_id) for price_id in price_ids}
         return None
+
+    async def _metered_among(
+        self, connection: ProviderConnection, price_ids: Collection[str]
+    ) -> set[str]:
+        """Return the metered prices; each price is asked for once.
+
+        Without the permission to read prices all count as licensed.
+        """
+        with suppress(NotPermittedError):
+            for price_id in {*price_ids} - self._metered.keys():
+                price = await _read_price(connection, price_id)
+                if price is not None:
+                    self._metered[price_id] = price.is_metered
+        return {price_id for price_id in price_ids if self._metered.get(price_id)}
 
     async def customer_account(self, customer_id: str) -> CustomerAccount:
         """Return a customer's subscriptions, payment method, next charges and invoices; nothing of
@@ -242,7 +266,10 @@ class ProviderApi:
         params = {"customer": customer_id, "status": "all"}
         with self._connected() as connection:
             try:
-                pages = await self._read_all(connection, _SUBSCRIPTIONS, params)
+                pages = [
+                    await self._with_all_items(connection, page)
+                    for page in await self._read_all(connection, _SUBSCRIPTIONS, params)
+                ]
             except MissingError as error:
                 if _word(error.param) not in ("customer", _NO_WORD):
                     raise
@@ -255,7 +282,8 @@ class ProviderApi:
         path = f"{_SUBSCRIPTIONS}/{quote(subscription_id, safe='')}"
         with self._connected() as connection, suppress(MissingError):
             response = await connection.send("GET", path, {})
-            found = _decode(_SeatBody, response.body, path, response.request_id)
+            body = await self._whole(connection, response.body)
+            found = _decode(_SeatBody, body, path, response.request_id)
             return SeatSubscription(
                 found.status,
                 found.metadata.get(ORG_ID),
@@ -289,7 +317,9 @@ class ProviderApi:
         """
         async with aclosing(self._pages(_SUBSCRIPTIONS, {"status": "all"}, after)) as pages:
             async for page in pages:
-                yield [_listed(raw, page) for raw in page.objects]
+                with self._connected() as connection:
+                    whole = await self._with_all_items(connection, page)
+                yield [_listed(raw, whole) for raw in whole.objects]
 
     async def checkout_of(
         self,
@@ -374,6 +404,26 @@ class ProviderApi:
     ) -> list["ListPage"]:
         return [page async for page in read_pages(connection, path, params, self.clock)]
 
+    async def _with_all_items(self, connection: ProviderConnection, page: "ListPage") -> "ListPage":
+        """Return a page of subscriptions, each with all of its items."""
+        objects = [await self._whole(connection, raw) for raw in page.objects]
+        return page._replace(objects=objects)
+
+    async def _whole(self, connection: ProviderConnection, subscription: bytes) -> bytes:
+        """Return a subscription with all of its items: the provider puts only the first into the
+        object, and the rest into a list (https://docs.stripe.com/api/subscription_items/list).
+        """
+        try:
+            head = msgspec.json.decode(subscription, type=_SubscriptionHead)
+        except NOT_JSON:
+            return subscription  # its reader says what is malformed
+        if not head.items.has_more:
+            return subscription
+        pages = await self._read_all(connection, _ITEMS, {"subscription": head.id})
+        items = [msgspec.Raw(item) for page in pages for item in page.objects]
+        fields = msgspec.json.decode(subscription, type=dict[str, msgspec.Raw])
+        return msgspec.json.encode(fields | {"items": {"data": items, "has_more": False}})
+
     @contextmanager
     def _connected(self) -> Iterator[ProviderConnection]:
         if self._connection is None:
@@ -396,11 +446,17 @@ def mode_of_key(secret_key: Secret) -> bool | None:
     return _MODES.get(secret_key.reveal()[:8])
 
 
-def _checkout_params(request: CheckoutRequest) -> dict[str, object]:
+def _checkout_params(request: CheckoutRequest, metered: Collection[str]) -> dict[str, object]:
     """Return the parameters of a checkout session
     (https://docs.stripe.com/api/checkout/sessions/create).
     """
-    items = [{"price": item.price_id, "quantity": item.quantity} for item in request.items]
+    items = [
+        {
+            "price": item.price_id,
+            "quantity": None if item.price_id in metered else item.quantity,
+        }
+        for item in request.items
+    ]
     params: dict[str, object] = {
         "mode": "subscription",
         "line_items": items,
@@ -453,7 +509,7 @@ async def _read_price(connection: ProviderConnection, price_id: str) -> Provider
     with suppress(MissingError):
         response = await connection.send("GET", path, {})
         price = _decode(_Price, response.body, _PRICES, response.request_id)
-        return ProviderPrice(price.active, price.to_plan_price(price_id))
+        return ProviderPrice(price.active, price.to_plan_price(price_id), price.is_metered)
     return None
 
 
@@ -563,11 +619,15 @@ class _Price(msgspec.Struct):
     recurring: _Recurring | None = None
     transform_quantity: dict[str, object] | None = None
 
+    @property
+    def is_metered(self) -> bool:
+        return self.recurring is not None and self.recurring.usage_type == "metered"
+
     def to_plan_price(self, price_id: str) -> PlanPrice | None:
         period = self.recurring
         if period is None:
             return None
-        is_by_use = period.usage_type == "metered" or self.transform_quantity is not None
+        is_by_use = self.is_metered or self.transform_quantity is not None
         return PlanPrice(
             price_id,
             period.interval,
@@ -575,6 +635,17 @@ class _Price(msgspec.Struct):
             self.currency,
             None if is_by_use else self.unit_amount,
         )
+
+
+class _NestedList(msgspec.Struct):
+    has_more: bool = False
+
+
+class _SubscriptionHead(msgspec.Struct):
+    """A subscription, which lacks some of its items if these have more."""
+
+    id: str
+    items: _NestedList
 
 
 class _ListBody(msgspec.Struct):
@@ -688,14 +759,17 @@ def _domain_error(error: RequestRejectedError) -> errors.DomainError:
     """Translate an error; the log has enough to find the request at the provider."""
     status, kind, code = error.status, _word(error.kind), _word(error.code)
     request_id = _word(error.request_id)
+    # Its message about a key can repeat the key.
+    said = None if status in _KEY_REFUSALS else _message(error.message)
     logger.warning(
-        "the payment provider rejected a request: %s, status %d, type %s, code %s, parameter %s, request %s",
+        "the payment provider rejected a request: %s, status %d, type %s, code %s, parameter %s, request %s: %s",
         error.cause,
         status,
         kind,
         code,
         _word(error.param),
         request_id,
+        said or "no message",
     )
     if code == "idempotency_key_in_use":
         return errors.IdempotencyInFlightError(
@@ -712,7 +786,18 @@ def _domain_error(error: RequestRejectedError) -> errors.DomainError:
         )
     text = _KEY_REFUSALS.get(status, _REFUSAL)
     message = text.format(status=status, code=code, request_id=request_id)
-    return errors.ProviderRefusedError(message, of_key=status in _KEY_REFUSALS)
+    return errors.ProviderRefusedError(message, of_key=status in _KEY_REFUSALS, said=said)
+
+
+def _message(value: object) -> str | None:
+    """Return the provider's message as one printable line without mail addresses. It is for the
+    operator alone: it can name other objects of the account.
+    """
+    if not isinstance(value, str):
+        return None
+    printable = "".join(each if each.isprintable() else " " for each in value)
+    line = _MAIL_ADDRESS.sub("(mail address)", " ".join(printable.split()))
+    return line[:_LONGEST_MESSAGE] or None
 
 
 def _word(value: object) -> str:

@@ -51,7 +51,7 @@ class ProviderResponse(NamedTuple):
 class RequestRejectedError(Exception):
     """The provider answered with another status than 2xx, or not at all: ``status`` 0.
 
-    ``kind``, ``code`` and ``param`` are those of the error object
+    ``kind``, ``code``, ``param`` and ``message`` are those of the error object
     (https://docs.stripe.com/api/errors). The same request can succeed later if it ``is_temporary``.
     """
 
@@ -62,6 +62,7 @@ class RequestRejectedError(Exception):
     param: object = None
     request_id: str | None = None
     is_temporary: bool = False
+    message: object = None
 
 
 class NotPermittedError(RequestRejectedError):
@@ -80,6 +81,7 @@ class _ErrorObject(msgspec.Struct, frozen=True):
     type: object = None
     code: object = None
     param: object = None
+    message: object = None
 
 
 class _ErrorBody(msgspec.Struct):
@@ -206,6 +208,7 @@ def _rejection(response: httpx2.Response, body: bytes) -> RequestRejectedError:
         error.param,
         response.headers.get("request-id"),
         is_temporary=_is_retryable(response),
+        message=error.message,
     )
 
 

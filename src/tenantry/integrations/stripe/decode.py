@@ -118,10 +118,12 @@ _NO_ITEM: Final = _Item()
 
 class _Items(Struct):
     data: list[_Item] = []
+    has_more: Any = False
 
 
 class _AnyItems(Struct):
     data: list[msgspec.Raw] = []
+    has_more: Any = False
 
 
 class _ItemsAlone(Struct):
@@ -448,7 +450,7 @@ def _updated_subscription(raw: bytes) -> _SubscriptionObject:
     for item in raws[1:]:
         with suppress(*NOT_JSON, _MalformedError):
             decoded.append(_decode(_Item, bytes(item)))
-    subscription.items = _Items(decoded)
+    subscription.items = _Items(decoded, items.has_more if items else False)
     return subscription
 
 
@@ -475,13 +477,16 @@ def _details(
     subscription: _SubscriptionObject, items: Sequence[_Item], first: _Item
 ) -> SubscriptionDetails:
     period_start, pause = subscription.current_period_start, subscription.pause_collection
+    has_more = subscription.items is not None and subscription.items.has_more is True
+    is_truncated = has_more or len(items) > _MOST_ITEMS
     return SubscriptionDetails(
-        _several_items(items),
+        _all_items(items) if is_truncated else _several_items(items),
         first.current_period_start if period_start is None else period_start,
         subscription.cancel_at,
         subscription.trial_end,
         pause.behavior if pause else None,
         subscription.ended_at,
+        is_truncated=is_truncated,
     )
 
 
@@ -489,6 +494,10 @@ def _several_items(items: Sequence[_Item]) -> tuple[SubscriptionItem, ...]:
     """Return the items unless they are one of quantity 1, of which the price says everything."""
     if not items or (len(items) == 1 and items[0].quantity in (None, 1)):
         return ()
+    return _all_items(items)
+
+
+def _all_items(items: Sequence[_Item]) -> tuple[SubscriptionItem, ...]:
     return tuple(
         SubscriptionItem(
             _id_of(item.price),
