@@ -3,6 +3,7 @@ subscription.
 """
 
 import hashlib
+import logging
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from tenantry.audit import trail as audit
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.billing import checkout_store as store
 from tenantry.billing import seats_store
+from tenantry.billing.customer_links import give_up_customer
 from tenantry.common.clock import Clock, system_clock
 from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import Connection, of_tenant
@@ -33,6 +35,7 @@ from tenantry.domain.checkout import (
 from tenantry.domain.errors import (
     NoCustomerError,
     ProviderNotConfiguredError,
+    ProviderRefusedError,
     SubscriptionExistsError,
     ValidationError,
 )
@@ -52,6 +55,9 @@ _COMPLETED_MEANWHILE: Final = (
     "Another checkout of the organization was completed, or its buyer is paying. "
     "Try again in a minute."
 )
+
+
+logger = logging.getLogger(__name__)
 
 
 class CheckoutOptions(msgspec.Struct, frozen=True):
@@ -153,15 +159,15 @@ class CheckoutService:
         `SubscriptionExistsError` too, also if the earlier session was completed and no event has
         told it.
         """
-        provider = self._configured()
+        provider, org_id = self._configured(), principal.org_id
         plan = plan_to_sell(order, self.policy.catalog)
         _check_urls(successUrl=success_url, cancelUrl=cancel_url)
         buyer = await self._find_buyer(principal, plan, claim)
         if buyer.kept_url is not None:
             return buyer.kept_url
-        trial_days = await self._end_earlier(provider, plan, principal.org_id, buyer)
+        trial_days = await self._end_earlier(provider, plan, org_id, buyer)
         request = CheckoutRequest(
-            tenant_id=principal.org_id,
+            tenant_id=org_id,
             items=checkout_items(order, self.policy.catalog, buyer.active_members),
             customer_id=buyer.tenant.record.stripe_customer_id,
             customer_email=buyer.tenant.owner_email,
@@ -171,7 +177,16 @@ class CheckoutService:
             promotion_codes=self.options.promotion_codes,
             tax=self.options.tax,
         )
-        session = await provider.create_checkout_session(request, provider_key(claim))
+        key = provider_key(claim)
+        while True:
+            try:
+                session = await provider.create_checkout_session(request, key)
+            except ProviderRefusedError as refusal:
+                customer_id = await self._customer_after(refusal, org_id, request.customer_id)
+                request = msgspec.structs.replace(request, customer_id=customer_id)
+                key = _next_key(key)
+            else:
+                break
         of_plan = request.items[0]
         started = _StartedCheckout(
             order.plan,
@@ -207,23 +222,44 @@ class CheckoutService:
             action = await self._with_member_seats(connection, org_id, action)
         if kept_url is not None:
             return kept_url
-        customer_id = tenant.record.stripe_customer_id
-        if customer_id is None:
-            raise NoCustomerError(
-                "The tenant is no customer of the payment provider yet: begin with a checkout."
-            )
-        url = await provider.create_portal_session(
-            customer_id=customer_id,
-            return_url=return_url or self.base_url,
-            idempotency_key=provider_key(claim),
-            action=action,
-        )
+        customer_id, key = tenant.record.stripe_customer_id, provider_key(claim)
+        url: str | None = None
+        while url is None:
+            if customer_id is None:
+                raise NoCustomerError(
+                    "The tenant is no customer of the payment provider: begin with a checkout."
+                )
+            try:
+                url = await provider.create_portal_session(
+                    customer_id=customer_id,
+                    return_url=return_url or self.base_url,
+                    idempotency_key=key,
+                    action=action,
+                )
+            except ProviderRefusedError as refusal:
+                customer_id = await self._customer_after(refusal, org_id, customer_id)
+                key = _next_key(key)
         now = self.clock()
         target = org_id, org_id
         async with self.database.transaction(of_tenant(org_id)) as connection:
             await audit.record(connection, author, Action.BILLING_PORTAL, target, now, after=action)
             await idempotency.keep(connection, claim, _SessionUrl(url), now)
         return url
+
+    async def _customer_after(
+        self, refusal: ProviderRefusedError, org_id: str, customer_id: str | None
+    ) -> str | None:
+        """Give up a customer that the provider does not have any more; return the one to use
+        instead, None for a new one. Raises any other refusal.
+        """
+        if customer_id is None or not refusal.is_customer_missing:
+            raise refusal
+        logger.warning(
+            "the payment provider has no customer %s any more: tenant %s gives it up",
+            customer_id,
+            org_id,
+        )
+        return await give_up_customer(self.database, self.policy, org_id, customer_id, self.clock())
 
     async def _with_member_seats(
         self, connection: Connection, org_id: str, action: PortalAction | None
@@ -339,6 +375,11 @@ def provider_key(claim: Claim | None) -> str | None:
         "tenantry-"
         + hashlib.sha256(f"{claim.principal}\x1f{claim.route}\x1f{claim.key}".encode()).hexdigest()
     )
+
+
+def _next_key(key: str | None) -> str | None:
+    """Return the idempotency key of the same request with another customer."""
+    return None if key is None else f"{key}-"
 
 
 def _check_urls(**urls: str | None) -> None:

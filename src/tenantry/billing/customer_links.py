@@ -16,12 +16,14 @@ from tenantry.billing import customer_links_store as store
 from tenantry.billing.accounts_store import read_accounts
 from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
+from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database, retry_on_conflict
 from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import find_tenant, get_tenant
 from tenantry.domain.audit import Action, Author
-from tenantry.domain.billing.ledger import NameLock, SnapshotRequest
+from tenantry.domain.billing.events import CUSTOMER_MISSING, BillingEvent
+from tenantry.domain.billing.ledger import NameLock, ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import CustomerTakenError, NotFoundError, TenantDeletedError
 from tenantry.domain.outbound_events import EventType
@@ -284,6 +286,35 @@ async def unlink_customers(
         now,
         published=None,
     )
+
+
+async def give_up_customer(
+    database: Database,
+    policy: BillingPolicy,
+    tenant_id: str,
+    customer_id: str,
+    now: datetime,
+) -> str | None:
+    """Record that the provider does not have a tenant's customer any more; return the customer to
+    use instead. The events of the customer stay the tenant's.
+    """
+    event = BillingEvent(
+        id=new_id("missing"),
+        type=CUSTOMER_MISSING,
+        created=int(now.timestamp()),
+        org_id=tenant_id,
+        customer_id=customer_id,
+    )
+
+    async def record() -> str | None:
+        async with database.change(ACROSS_TENANTS) as connection:
+            received = [ReceivedEvent(event, now, fetched=True)]
+            changes = await ingest.apply_batch(connection, received, policy, now)
+            await ingest.write(connection, changes, None, now)
+        account = changes.accounts.get(tenant_id)
+        return None if account is None else account.customer_id
+
+    return await retry_on_conflict(record)
 
 
 async def release_from_ended(

@@ -56,9 +56,9 @@ SELECT DISTINCT tenant_id
             AND subscription_id IS NOT NULL)
 """
 SET_CUSTOMER: Final = "UPDATE tenants SET stripe_customer_id = %s, updated_at = %s WHERE id = %s"
-NEWEST_CUSTOMER: Final = (
-    "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at DESC, id DESC LIMIT 1"
-)
+NEWEST_CUSTOMER: Final = """
+SELECT id FROM customers WHERE tenant_id = %s AND gone_by IS NULL ORDER BY linked_at DESC, id DESC LIMIT 1
+"""
 
 
 async def holder_of(connection: Connection, customer_id: str) -> str | None:

@@ -28,7 +28,12 @@ from tenantry.domain.billing import customer_links
 from tenantry.domain.billing.anomalies import is_replaceable, rejection
 from tenantry.domain.billing.batch_application import BatchChanges, Work
 from tenantry.domain.billing.batch_needs import needed_locks
-from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_TYPES, BillingEvent
+from tenantry.domain.billing.events import (
+    CUSTOMER_GONE_TYPES,
+    INVOICE_TYPES,
+    PAYMENT_TYPES,
+    BillingEvent,
+)
 from tenantry.domain.billing.ledger import (
     BatchContext,
     LedgerEntry,
@@ -335,6 +340,9 @@ async def _read_context(
     current = await store.tenants_of_current(connection, nameless)
     ids = [event.id for event in events]
     context = await store.read_context(connection, policy, *names, ids, current)
+    if any(event.type in CUSTOMER_GONE_TYPES for event in events):
+        living = await store.living_customers(connection, context.accounts)
+        context = msgspec.structs.replace(context, living_customers=living)
     if not context.replaceable:
         return context
     replaced = context.replaceable & {
@@ -439,6 +447,7 @@ def _calls(changes: BatchChanges, now: datetime) -> list[BoundStatement]:
         *store.delete_entries(changes.superseded),
         *accounts_store.update_accounts(changes.changed_accounts, changes.policy, now),
         *store.insert_links(changes.links),
+        *store.mark_gone(changes.gone),
         *store.update_parked(changes.unparked),
     ]
 

@@ -450,6 +450,24 @@ SELECT * FROM unnest($1, $2, $3)
     TEXTS,
     TEXTS,
 )
+MARK_GONE: Final = Statement(
+    """
+UPDATE customers
+   SET gone_by = given.event_id
+  FROM unnest($1, $2, $3) AS given (id, tenant_id, event_id)
+ WHERE customers.id = given.id AND customers.tenant_id = given.tenant_id
+   AND customers.gone_by IS NULL
+""",
+    TEXTS,
+    TEXTS,
+    TEXTS,
+)
+LIVING_CUSTOMERS: Final = """
+SELECT tenant_id, array_agg(id ORDER BY linked_at DESC, id DESC)
+  FROM customers
+ WHERE tenant_id = ANY(%s) AND gone_by IS NULL
+ GROUP BY tenant_id
+"""
 DELETE_ENTRIES: Final = Statement(
     "DELETE FROM billing_events WHERE id = ANY($1) AND NOT coalesce($2 = ANY(anomalies), false)",
     TEXTS,
@@ -592,6 +610,18 @@ def update_parked(entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
 def insert_links(links: Sequence[CustomerLink]) -> list[BoundStatement]:
     """Add links of customers; the first claim on a customer stands."""
     return INSERT_LINKS.for_rows(links)
+
+
+def mark_gone(links: Sequence[CustomerLink]) -> list[BoundStatement]:
+    """Mark customers that the provider does not have any more."""
+    return MARK_GONE.for_rows(links)
+
+
+async def living_customers(
+    connection: Connection, tenants: Collection[str]
+) -> dict[str, Sequence[str]]:
+    """Return the customers of tenants that can be used, the newest first."""
+    return dict(await connection.fetch(LIVING_CUSTOMERS, (list(tenants),)))
 
 
 async def write(connection: Connection, calls: Sequence[BoundStatement], *, commit: bool) -> None:

@@ -17,7 +17,7 @@ LINKED: Final = """
 SELECT t.id
   FROM tenants t
  WHERE t.deleted_at IS NULL
-   AND (EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
+   AND (EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id AND c.gone_by IS NULL)
         OR EXISTS (
              SELECT
                FROM json_each(CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END) s
@@ -37,7 +37,7 @@ DUE: Final = """
 SELECT t.id
   FROM tenants t
  WHERE t.deleted_at IS NULL
-   AND (EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
+   AND (EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id AND c.gone_by IS NULL)
         OR EXISTS (
              SELECT
                FROM json_each(CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END) s
@@ -57,7 +57,7 @@ COUNT_LINKED: Final = """
 SELECT count(*)
   FROM tenants t
  WHERE t.deleted_at IS NULL
-   AND (EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
+   AND (EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id AND c.gone_by IS NULL)
         OR EXISTS (
              SELECT
                FROM json_each(CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END) s
@@ -72,7 +72,7 @@ SELECT count(*)
 """
 BY_ID: Final = """
 SELECT t.id,
-       ARRAY(SELECT c.id FROM customers c WHERE c.tenant_id = t.id ORDER BY c.linked_at, c.id),
+       ARRAY(SELECT c.id FROM customers c WHERE c.tenant_id = t.id AND c.gone_by IS NULL ORDER BY c.linked_at, c.id),
        ARRAY((SELECT e.customer_id
                 FROM billing_events e
                WHERE e.tenant_id = t.id AND e.customer_id IS NOT NULL
@@ -84,7 +84,9 @@ SELECT t.id,
                 FROM json_each(CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END) s
                WHERE s.value->>'moved_at' IS NULL
                  AND s.value->'state'->>'customer_id' IS NOT NULL
-                 AND coalesce(s.value->'state'->>'subscription_status', 'none') <> ALL(%(over)s)),
+                 AND coalesce(s.value->'state'->>'subscription_status', 'none') <> ALL(%(over)s)
+              EXCEPT
+              SELECT c.id FROM customers c WHERE c.tenant_id = t.id AND c.gone_by IS NOT NULL),
        t.reconciled_at
   FROM unnest(%(tenants)s::text[]) WITH ORDINALITY AS wanted (id, number)
   JOIN tenants t USING (id)

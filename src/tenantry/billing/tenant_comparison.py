@@ -26,6 +26,7 @@ from tenantry.domain.billing.snapshot import (
     CustomerSubscriptions,
     ProviderSubscription,
     drift_between,
+    expected,
     is_of,
     snapshots,
     unconfirmed,
@@ -38,6 +39,9 @@ Purpose = Literal["snapshot", "repair", "dry run"]
 """What a fetched snapshot is for: only the ledger, or a comparison that finds drift."""
 
 _TRIES: Final = 3
+_CUSTOMER_GONE: Final = (
+    "its customer was deleted at the provider, which has not said that its subscription ended"
+)
 _CUSTOMERS_CHANGED: Final = "its customers changed while the provider was asked"
 
 
@@ -209,6 +213,11 @@ class TenantComparer:
         living subscription that the tenant's state is from.
         """
         tenant, fetched, now = question.tenant, answer.fetched, self.clock()
+        if not tenant.all_customers:
+            if expected(account, self.policy):
+                return Comparison(tenant.id, trouble=_CUSTOMER_GONE)
+            await self._conclude(connection, tenant.id, purpose, now)
+            return Comparison(tenant.id)
         if fetched is None or (answer.unknown and self._missing(account, fetched)):
             customers = ", ".join(answer.unknown)
             trouble = f"the provider does not know its customer: {customers}"

@@ -254,13 +254,22 @@ class ProviderUnavailableError(DomainError, code="provider_unavailable"): ...
 class ProviderRefusedError(DomainError, code="provider_refused"):
     """``of_key``: the payment provider rejects the API key or its permissions. ``said`` is the
     provider's own message, which is in the text of the exception for the operator, and not in the
-    ``detail`` for clients.
+    ``detail`` for clients. ``is_customer_missing``: it does not have the customer that the request
+    names.
     """
 
-    def __init__(self, detail: str, *, of_key: bool = False, said: str | None = None) -> None:
+    def __init__(
+        self,
+        detail: str,
+        *,
+        of_key: bool = False,
+        said: str | None = None,
+        is_customer_missing: bool = False,
+    ) -> None:
         super().__init__(detail)
         self.of_key = of_key
         self.said = said
+        self.is_customer_missing = is_customer_missing
 
     def __str__(self) -> str:
         return self.detail if self.said is None else f"{self.detail} It says: {self.said}"

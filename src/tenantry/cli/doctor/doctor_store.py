@@ -40,6 +40,7 @@ SELECT kind, sum(events)::bigint,
                          WHEN 'drift' THEN tenant_id
                          WHEN 'several_plans' THEN tenant_id
                          WHEN 'too_many_subscriptions' THEN tenant_id
+                         WHEN 'truncated_items' THEN tenant_id
                 END AS name,
                count(*) AS events, max(received_at) AS latest
           FROM billing_events
@@ -105,7 +106,7 @@ NOT_COMPARED: Final = """
 SELECT t.id, count(*) OVER ()
   FROM tenants t
  WHERE t.deleted_at IS NULL AND (t.reconciled_at IS NULL OR t.reconciled_at <= %(until)s)
-   AND EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id AND c.linked_at <= %(until)s)
+   AND EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id AND c.gone_by IS NULL AND c.linked_at <= %(until)s)
  ORDER BY t.reconciled_at NULLS FIRST, t.id
  LIMIT %(most)s
 """

@@ -10,6 +10,7 @@ from tenantry.domain.billing.state import BillingPolicy, plan_item
 
 _SUBSCRIPTION_MODE: Final = "subscription"
 _MODES: Final = {True: "live", False: "test"}
+_OWN_TYPES: Final = frozenset({ev.SNAPSHOT, ev.CUSTOMER_MISSING})
 _MOST_AHEAD: Final = timedelta(hours=1).total_seconds()
 """How far ahead of its arrival an event may be dated."""
 
@@ -53,7 +54,7 @@ def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str]
             Outcome.IGNORED,
             "Ignored: a thin (v2) event has no object. Have the provider send snapshot events.",
         )
-    if event.type not in ev.KNOWN_TYPES and event.type != ev.SNAPSHOT and event.grant is None:
+    if event.type not in ev.KNOWN_TYPES and event.type not in _OWN_TYPES and event.grant is None:
         return Outcome.IGNORED, "This type is not handled."
     if event.problem is not None:
         return Outcome.INVALID, event.problem
@@ -68,6 +69,8 @@ def _missing(event: BillingEvent) -> str | None:
         return None if is_named else "The invoice names neither a customer nor a subscription."
     if event.type in ev.CHECKOUT_TYPES:
         return _missing_of_checkout(event)
+    if event.type == ev.CUSTOMER_DELETED:
+        return None if event.customer_id else "The event names no customer."
     if not event.org_id and not event.customer_id:
         return "The metadata names no orgId, and the subscription no customer."
     return None

@@ -118,6 +118,7 @@ class BatchChanges(msgspec.Struct, frozen=True, kw_only=True):
     ``unparked`` are the entries of parked events that have a tenant by now, and ``replaceable``
     the ids of entries that these replace. ``superseded`` and ``withdrawn`` are events that leave
     the ledger, and those whose mails do. ``accounts`` are those of the context after the batch.
+    ``gone`` are the links of customers that cannot be used any more.
     ``unread`` are tenants that are not in the context, and to which events of the batch belong.
     """
 
@@ -126,6 +127,7 @@ class BatchChanges(msgspec.Struct, frozen=True, kw_only=True):
     entries: Sequence[LedgerEntry]
     unparked: Sequence[LedgerEntry]
     links: Sequence[CustomerLink]
+    gone: Sequence[CustomerLink]
     superseded: Sequence[str]
     withdrawn: Sequence[str]
     accounts: Mapping[str, BillingAccount]
@@ -213,6 +215,8 @@ class BatchApplication:
         self._tenants_of: dict[str, list[str]] = {}
         self._unparked: list[LedgerEntry] = []
         self._links: list[CustomerLink] = []
+        self._gone: list[CustomerLink] = []
+        self._former_customers = defaultdict[str, list[str]](list)
         self._superseded: list[str] = []
         self._snapshot_requests: list[SnapshotRequest] = []
         self._failures: list[_Arrival] = []
@@ -271,6 +275,7 @@ class BatchApplication:
             entries=entries,
             unparked=unparked,
             links=self._links,
+            gone=self._gone,
             superseded=self._superseded,
             withdrawn=[each.event.id for each in self._moves.leaving],
             accounts=accounts,
@@ -466,6 +471,8 @@ class BatchApplication:
         if result and result.outcome is Outcome.APPLIED:
             self._links.append(CustomerLink(customer_id, tenant_id, event.id))
             self._known.tenant_of_customer[customer_id] = tenant_id
+            if account.customer_id is not None:
+                self._former_customers[tenant_id].insert(0, account.customer_id)
             self._accounts[tenant_id] = msgspec.structs.replace(account, customer_id=customer_id)
             self._apply_waiting(tenant_id, lambda parked: parked.customer_id == customer_id)
         return result
@@ -491,12 +498,39 @@ class BatchApplication:
     def _take_without_fold(self, arrival: _Arrival) -> _Effect:
         """Note what an event that changes no state asks for."""
         event = arrival.event
+        if event.type in ev.CUSTOMER_GONE_TYPES:
+            return self._give_up_customer(arrival)
         if event.type in ev.CHECKOUT_TYPES:
             self._request_snapshot(arrival, later=False)
         if event.type == ev.PAYMENT_FAILED and (arrival.delayed or not self._is_paid(arrival)):
             self._note_failure(arrival)
         reason = _REASONS_WITHOUT_FOLD.get(event.type, "This type changes no state.")
         return _Effect(Outcome.NO_CHANGE, reason)
+
+    def _give_up_customer(self, arrival: _Arrival) -> _Effect:
+        """Use a customer no more that the provider does not have any more; its events stay the
+        tenant's.
+        """
+        customer_id, tenant_id = arrival.event.customer_id or "", arrival.tenant_id
+        if self._known.tenant_of_customer.get(customer_id) != tenant_id:
+            reason = f"Customer {customer_id} does not belong to this tenant."
+            return _Effect(Outcome.NO_CHANGE, reason)
+        self._gone.append(CustomerLink(customer_id, tenant_id, arrival.event.id))
+        account = self._accounts[tenant_id]
+        if account.customer_id == customer_id:
+            left = self._left_customer(tenant_id)
+            self._accounts[tenant_id] = msgspec.structs.replace(account, customer_id=left)
+        return _Effect(
+            Outcome.APPLIED,
+            f"The provider has no customer {customer_id} any more: the next checkout makes another one.",
+        )
+
+    def _left_customer(self, tenant_id: str) -> str | None:
+        """Return the newest customer of a tenant that can be used."""
+        gone = {link.customer_id for link in self._gone}
+        living = self.context.living_customers.get(tenant_id, ())
+        known = (*self._former_customers[tenant_id], *living)
+        return next((each for each in known if each not in gone), None)
 
     def _request_snapshot(self, arrival: _Arrival, *, later: bool) -> None:
         self._snapshot_requests.append(SnapshotRequest(arrival.tenant_id, later))

@@ -22,11 +22,14 @@ INVOICE_VOIDED: Final = "invoice.voided"
 INVOICE_UNCOLLECTIBLE: Final = "invoice.marked_uncollectible"
 ASYNC_PAYMENT_SUCCEEDED: Final = "checkout.session.async_payment_succeeded"
 ASYNC_PAYMENT_FAILED: Final = "checkout.session.async_payment_failed"
+CUSTOMER_DELETED: Final = "customer.deleted"
 
 PAID: Final = "paid"
 
 SNAPSHOT: Final = "tenantry.subscription.snapshot"
 """Not a provider event: state that the service fetched from the provider's API."""
+CUSTOMER_MISSING: Final = "tenantry.customer.missing"
+"""Not a provider event: the provider answered that it does not know a tenant's customer."""
 GRANT_SET: Final = "tenantry.grant.set"
 """Not a provider event: the operator gave the tenant a grant, or changed its terms."""
 GRANT_ENDED: Final = "tenantry.grant.ended"
@@ -54,7 +57,9 @@ INVOICE_TYPES: Final = PAYMENT_TYPES | {PAYMENT_FAILED, INVOICE_VOIDED, INVOICE_
 CHECKOUT_TYPES: Final = frozenset(
     {CHECKOUT_COMPLETED, ASYNC_PAYMENT_SUCCEEDED, ASYNC_PAYMENT_FAILED}
 )
-KNOWN_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | CHECKOUT_TYPES
+CUSTOMER_GONE_TYPES: Final = frozenset({CUSTOMER_DELETED, CUSTOMER_MISSING})
+"""The types after which a customer can be used no more."""
+KNOWN_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | CHECKOUT_TYPES | {CUSTOMER_DELETED}
 """Every type that is handled when it arrives (CONTRACT 6). The provider decides which ones it
 sends.
 """

@@ -374,7 +374,8 @@ class BatchContext(msgspec.Struct, frozen=True):
     ``replaceable`` are the ids of entries that a valid event of the same id replaces;
     ``tenants_of_subscription`` the tenants that have each of the batch's subscriptions, by invoices
     alone too. ``missing`` are tenants that have one of these and are not in ``accounts``: another
-    transaction has added them meanwhile.
+    transaction has added them meanwhile. ``living_customers`` are those of each tenant that can be
+    used, the newest first; only where the batch says that one is gone.
     """
 
     accounts: Mapping[str, BillingAccount]
@@ -384,3 +385,4 @@ class BatchContext(msgspec.Struct, frozen=True):
     replaceable: frozenset[str] = frozenset()
     tenants_of_subscription: Mapping[str, tuple[str, ...]] = {}
     missing: frozenset[str] = frozenset()
+    living_customers: Mapping[str, Sequence[str]] = {}

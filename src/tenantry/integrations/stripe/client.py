@@ -67,6 +67,11 @@ _FLOWS: Final[Mapping[ActionKind, str]] = {
 }
 _SAFE_WORD: Final = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
 _LONGEST_MESSAGE: Final = 500
+_OTHER_MODE: Final = re.compile("similar object exists in (live|test) mode")
+_CUSTOMER_OF_OTHER_MODE: Final = (
+    "The payment provider has this customer in another mode, live or test, "
+    "than the one that this service uses."
+)
 _MAIL_ADDRESS: Final = re.compile(r"[^\s'\"<>]+@[^\s'\"<>]+")
 _NO_WORD: Final = "unknown"
 _MODES: Final = {"sk_live_": True, "rk_live_": True, "sk_test_": False, "rk_test_": False}
@@ -784,9 +789,14 @@ def _domain_error(error: RequestRejectedError) -> errors.DomainError:
         return errors.ProviderUnavailableError(
             "The payment provider is out of reach. Try again shortly."
         )
+    is_of_customer = code == "resource_missing" and error.param == "customer"
+    if is_of_customer and _OTHER_MODE.search(said or ""):
+        return errors.ProviderRefusedError(_CUSTOMER_OF_OTHER_MODE, said=said)
     text = _KEY_REFUSALS.get(status, _REFUSAL)
     message = text.format(status=status, code=code, request_id=request_id)
-    return errors.ProviderRefusedError(message, of_key=status in _KEY_REFUSALS, said=said)
+    return errors.ProviderRefusedError(
+        message, of_key=status in _KEY_REFUSALS, said=said, is_customer_missing=is_of_customer
+    )
 
 
 def _message(value: object) -> str | None:

@@ -223,6 +223,10 @@ class _Invoice(Struct):
         return self.subscription or (details.subscription if details else None)
 
 
+class _DeletedCustomer(Struct):
+    id: _Text
+
+
 class _CreatedObject(Struct):
     created: _Moment
 
@@ -397,7 +401,11 @@ def _facts(
         return _checkout_facts(raw, reference_links=reference_links)
     if name in ev.INVOICE_TYPES:
         return _invoice_facts(_decode(_Invoice, raw, "customer"), name)
-    return {}
+    return _customer_facts(raw) if name == ev.CUSTOMER_DELETED else {}
+
+
+def _customer_facts(raw: bytes) -> dict[str, Any]:
+    return {"customer_id": _decode(_DeletedCustomer, raw, "id").id or None}
 
 
 def _update_facts(subscription: _SubscriptionObject, previous: msgspec.Raw) -> dict[str, Any]:

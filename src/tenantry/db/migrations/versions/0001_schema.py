@@ -303,7 +303,8 @@ CREATE TABLE customers (
     id        text COLLATE "C" PRIMARY KEY,
     tenant_id text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
     linked_by text NOT NULL,
-    linked_at timestamptz NOT NULL DEFAULT now()
+    linked_at timestamptz NOT NULL DEFAULT now(),
+    gone_by   text -- the event after which the provider does not have the customer any more
 );
 CREATE INDEX customers_of_tenant ON customers (tenant_id);
 
