@@ -754,3 +754,27 @@ async def test_seats_that_follow_members_are_at_least_one(
 ) -> None:
     await checkout(service, "team")
     assert server.requests[0].params["line_items[0][quantity]"] == "1"
+
+
+async def test_a_customer_of_the_other_mode_is_kept(
+    service: CheckoutService, server: ProviderServer, database: Database
+) -> None:
+    await link(database, "cus_1")
+    said = (
+        "No such customer: 'cus_1'; a similar object exists in live mode, but a test mode key "
+        "was used to make this request."
+    )
+    server.answers.append(refusal(400, code="resource_missing", param="customer", message=said))
+    with pytest.raises(ProviderRefusedError, match="in another mode, live or test"):
+        await checkout(service)
+    async with database.transaction(of_tenant("acme")) as connection:
+        assert (await get_tenant(connection, "acme")).record.stripe_customer_id == "cus_1"
+
+
+async def test_the_portal_of_a_deleted_customer_asks_for_a_checkout(
+    service: CheckoutService, server: ProviderServer, database: Database
+) -> None:
+    await link(database, "cus_1")
+    server.answers.append(refusal(400, code="resource_missing", param="customer"))
+    with pytest.raises(NoCustomerError):
+        await service.create_portal(ACME, BY_OPERATOR, return_url=None, claim=claim())

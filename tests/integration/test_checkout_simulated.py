@@ -27,6 +27,12 @@ stripe_price_id = "price_team"
 [[addons]]
 id = "storage"
 stripe_price_id = "price_storage_yearly"
+[[plans]]
+id = "usage"
+stripe_price_id = "price_requests"
+[[addons]]
+id = "traffic"
+stripe_price_id = "price_traffic"
 """
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 PAGE: Final = "https://app.example/done"
@@ -102,6 +108,8 @@ async def shop(
         provider.price("price_pro_yearly", 29_000, interval="year")
         provider.price("price_team", 4_900)
         provider.price("price_storage_yearly", 1_000, interval="year")
+        provider.price("price_requests", 1, usage_type="metered")
+        provider.price("price_traffic", 1, usage_type="metered")
         await stack.enter_async_context(provider.serving(port))
         await stack.enter_async_context(lifespan(app))
         browser = await stack.enter_async_context(httpx2.AsyncClient())
@@ -215,3 +223,26 @@ async def test_trial_that_no_event_has_told_yet_is_not_given_again(shop: Shop) -
     assert shop.session.trial_days == 0
     await shop.pay(second)
     assert (await shop.tenant())["subscriptionStatus"] == "active"
+
+
+async def test_metered_prices_are_sold_without_a_quantity(shop: Shop) -> None:
+    address = await shop.order(plan="usage", addons=[{"id": "traffic", "quantity": 1}])
+    await shop.pay(address)
+    items = [(item.price.id, item.quantity) for item in shop.subscription.items]
+    assert items == [("price_requests", None), ("price_traffic", None)]
+    assert (await shop.tenant())["plan"] == "usage"
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_deleted_customer_checks_out_as_a_new_one(shop: Shop, *, is_told: bool) -> None:
+    await shop.pay(await shop.order(plan="team"))
+    former = (await shop.tenant())["providerCustomerId"]
+    if not is_told:
+        shop.provider.misbehave(drop=1.0, types=["customer.deleted"])
+    shop.provider.delete_customer(former)
+    await shop.provider.deliver()
+    assert (await shop.tenant())["providerCustomerId"] == (None if is_told else former)
+    await shop.pay(await shop.order(plan="team"))
+    after = await shop.tenant()
+    assert after["providerCustomerId"] not in (None, former)
+    assert (after["plan"], after["subscriptionStatus"]) == ("team", "active")

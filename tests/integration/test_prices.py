@@ -92,7 +92,7 @@ async def test_plans_have_their_prices(
 async def test_provider_that_does_not_answer_delays_neither_start_nor_request(
     conninfo: str, provider: ProviderServer
 ) -> None:
-    provider.open.clear()
+    provider.prices_open.clear()
     values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
     async with running_service(conninfo, PUBLIC_PLANS="true", **values) as service:
         await provider.until_asked_for_prices(1)

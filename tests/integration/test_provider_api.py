@@ -238,7 +238,7 @@ async def test_the_key_gets_nowhere_but_to_the_provider(
     async with aclosing(ProviderApi(Secret(secret), server.url)) as api:
         with pytest.raises(DomainError) as refused:
             await checkout(api)
-    assert server.requests[0].headers["authorization"] == f"Bearer {secret}"
+    assert server.price_requests[0].headers["authorization"] == f"Bearer {secret}"
     assert secret not in "".join(traceback.format_exception(refused.value))
     assert secret not in repr(vars(api))
     assert secret not in caplog.text
@@ -250,13 +250,15 @@ async def test_the_log_has_the_providers_request_id(
 ) -> None:
     server.answers.append(
         refusal(
-            400, code="email_invalid", param="customer_email", message="Bad: owner@acme.example"
+            400, code="email_invalid", param="customer_email", message="Bad:\nowner@acme.example"
         )
     )
-    with pytest.raises(ProviderRefusedError):
+    with pytest.raises(ProviderRefusedError) as refused:
         await checkout(api)
+    assert "Bad" not in refused.value.detail
+    assert str(refused.value).endswith("It says: Bad: (mail address)")
     text = "".join(
         record.getMessage() for record in caplog.records if record.name.startswith("tenantry")
     )
-    assert "code email_invalid, parameter customer_email, request req_1" in text
+    assert "parameter customer_email, request req_1: Bad: (mail address)" in text
     assert "acme.example" not in text

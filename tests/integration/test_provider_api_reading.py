@@ -205,6 +205,33 @@ async def test_a_list_that_breaks_off_is_refused_as_a_whole(
         await api.subscriptions_of(CUSTOMER)
 
 
+async def test_the_items_that_a_subscription_leaves_out_are_read(
+    api: ProviderApi, server: ProviderServer
+) -> None:
+    cut = subscription()
+    [first] = cut["items"]["data"]
+    cut["items"]["has_more"] = True
+    rest = [{**first, "id": f"si_{number}", "price": f"price_{number}"} for number in range(2)]
+    pages = [
+        page(events.body(first), has_more=True),
+        page(*map(events.body, rest)),
+    ]
+    server.answers += [page(events.body(cut)), *pages]
+    [of_customer] = await subscriptions(api)
+    server.answers += [page(events.body(cut)), *pages]
+    [[of_account]] = [each async for each in api.every_subscription()]
+    server.answers += [Answer(200, cut), *pages]
+    seats = await api.seats_of("sub_acme")
+    prices = ["price_pro", "price_0", "price_1"]
+    assert of_account.subscription == of_customer
+    assert [item.price_id for item in of_customer.details.items] == prices
+    assert not of_customer.details.is_truncated
+    assert seats is not None
+    assert [item.price_id for item in [*seats.items][:1]] == ["price_pro"]
+    assert server.requests[1].path == "/v1/subscription_items"
+    assert server.requests[1].params == {"subscription": "sub_acme", "limit": "100"}
+
+
 async def test_unknown_fields_do_not_matter(api: ProviderApi, server: ProviderServer) -> None:
     server.subscriptions[CUSTOMER] = [subscription(new_field={"deep": [1, None]})]
     server.answers.append(page(events.body(subscription(newer="x")).replace(b'"x"', b"1e400")))

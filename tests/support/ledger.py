@@ -59,6 +59,7 @@ class Ledger:
     ) -> None:
         self._policy = policy
         self._tenant_of: dict[str, str] = dict.fromkeys(customers, TENANT)
+        self._gone = frozenset[str]()
         self._arrivals = 0
         self._seen: set[str] = set()
         self._events: dict[str, BillingEvent] = {}
@@ -100,7 +101,10 @@ class Ledger:
             if key and fold.state.reported_at is not None
         }
         known = KnownTenants(dict(self._tenant_of), subscriptions if self._policy.is_each else {})
-        context = BatchContext({TENANT: self.account}, known, frozenset(), 0)
+        living = [each for each in reversed(self._tenant_of) if each not in self._gone]
+        context = BatchContext(
+            {TENANT: self.account}, known, frozenset(), 0, living_customers={TENANT: living}
+        )
         usable = [
             arrival.event for arrival in arrivals if not rejection(arrival.event, self._policy)
         ]
@@ -157,6 +161,7 @@ class Ledger:
                 and event.subscription_id is not None
                 and event.customer_id is not None
                 and event.details.pause != "void"
+                and not event.details.is_truncated
                 and seconds[event.created] == 1
             ]
             since = max((second for second in full if second < need.second), default=-1)
@@ -180,6 +185,7 @@ class Ledger:
                 self._events[event.id] = event
         for event_id in changes.superseded:
             self._events.pop(event_id, None)
+        self._gone = self._gone.union(link.customer_id for link in changes.gone)
         for link in changes.links:
             self._tenant_of[link.customer_id] = link.tenant_id
         for change in changes.changed_accounts:

@@ -66,7 +66,8 @@ class ProviderServer:
     status of those that it made, ``purchases`` the subscriptions that these made; ``prices`` are
     what it says of those that it knows. ``answers`` are used up before it answers for itself;
     ``hang_up`` many connections are cut instead of an answer; while ``open`` is not set, requests
-    are taken but not answered. The service reads prices by itself, so requests for them and answers
+    are taken but not answered; ``prices_open`` is that of requests for prices. The service reads
+    prices by itself, so requests for them and answers
     to them are apart: ``price_requests`` and ``price_answers``. So are those of the Billing page,
     which asks about a customer: ``page_requests``, which ``page_answer`` answers if there is one.
     ``date`` is the header of every answer, or None.
@@ -94,6 +95,8 @@ class ProviderServer:
         self.hang_up = 0
         self.open = asyncio.Event()
         self.open.set()
+        self.prices_open = asyncio.Event()
+        self.prices_open.set()
         self._idempotent_answers: dict[str, tuple[Request, Answer | None]] = {}
         self._change = asyncio.Condition()
         self._connected: set[asyncio.StreamWriter] = set()
@@ -123,6 +126,7 @@ class ProviderServer:
         self.purchases.clear()
         self._idempotent_answers.clear()
         self.open.set()
+        self.prices_open.set()
 
     async def cut(self) -> None:
         """Close every connection."""
@@ -201,7 +205,8 @@ class ProviderServer:
             )
         key = request.headers.get("idempotency-key")
         if request.method != "POST" or key is None:
-            await self.open.wait()
+            is_of_price = request.path.startswith(_PRICES)
+            await (self.prices_open if is_of_price else self.open).wait()
             return self._act(request)
         if key not in self._idempotent_answers:
             self._idempotent_answers[key] = request, None

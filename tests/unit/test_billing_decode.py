@@ -578,3 +578,11 @@ def test_invalid_utf8_in_ignored_fields_is_accepted() -> None:
 
 def test_nul_in_ignored_fields_is_accepted() -> None:
     assert decode(changed(events.failed(), customer_name="A\x00B")).customer_id == "cus_acme"
+
+
+def test_a_list_of_items_that_goes_on_is_marked_and_keeps_a_single_item() -> None:
+    event = events.updated()
+    event["data"]["object"]["items"]["has_more"] = True
+    details = decode(event).details
+    assert details.is_truncated
+    assert [item.price_id for item in details.items] == ["price_pro"]

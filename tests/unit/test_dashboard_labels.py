@@ -4,6 +4,7 @@ from tenantry.dashboard.labels import labels
 from tenantry.domain.audit import Action
 from tenantry.domain.billing.events import (
     ACCESS_ENDED,
+    CUSTOMER_MISSING,
     GRANT_ENDED,
     GRANT_SET,
     KNOWN_TYPES,
@@ -18,4 +19,11 @@ def test_every_value_has_a_text() -> None:
     assert set(table.outcomes) == set(Outcome)
     assert set(table.anomalies) == set(Anomaly)
     assert set(table.audit_actions) == set(Action)
-    assert set(table.event_types) == {*KNOWN_TYPES, SNAPSHOT, ACCESS_ENDED, GRANT_SET, GRANT_ENDED}
+    assert set(table.event_types) == {
+        *KNOWN_TYPES,
+        SNAPSHOT,
+        CUSTOMER_MISSING,
+        ACCESS_ENDED,
+        GRANT_SET,
+        GRANT_ENDED,
+    }

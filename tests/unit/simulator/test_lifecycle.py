@@ -14,6 +14,7 @@ from tenantry_devkit.simulator import (
     FirstPayment,
     Invoice,
     ItemChange,
+    Price,
     Rules,
     Simulator,
     Subscription,
@@ -701,16 +702,20 @@ def test_pending_payment_of_an_ended_subscription_changes_only_the_session() -> 
     assert types(sim.events()[count:]) == ["checkout.session.async_payment_failed"]
 
 
+def single_price(sim: Simulator) -> Price:
+    return sim.price("price_once", type="one_time")
+
+
 def test_payment_without_a_subscription_may_be_pending() -> None:
     sim = a_simulator()
-    session = sim.complete(sim.checkout("price_pro", mode="payment"), async_payment=True)
+    session = sim.complete(sim.checkout(single_price(sim), mode="payment"), async_payment=True)
     assert session.payment_status == "unpaid"
     assert sim.async_payment_succeeds(session).payment_status == "paid"
 
 
 def test_a_checkout_of_one_payment_makes_no_subscription() -> None:
     sim = a_simulator()
-    done = sim.complete(sim.checkout("price_pro", mode="payment"))
+    done = sim.complete(sim.checkout(single_price(sim), mode="payment"))
     assert done.subscription is None
     assert not sim.subscriptions
 

@@ -33,7 +33,7 @@ def test_brackets_make_objects_and_lists() -> None:
     form = "customer=cus_a&items[0][price]=price_pro&items[1][price]=price_free&items[1][quantity]=3&metadata[1]=x"
     given = decode(parse(form, "cancel_at_period_end=true&trial_end=now"), NewSubscription)
     assert [(item.price, item.quantity) for item in given.items] == [
-        ("price_pro", 1),
+        ("price_pro", None),
         ("price_free", 3),
     ]
     assert given.metadata == {"1": "x"}

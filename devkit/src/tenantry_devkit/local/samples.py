@@ -66,6 +66,7 @@ TYPES: Final = {
     ev.INVOICE_UNCOLLECTIBLE: "an unpaid invoice was written off",
     ev.ASYNC_PAYMENT_SUCCEEDED: "a bank debit was paid",
     ev.ASYNC_PAYMENT_FAILED: "a bank debit failed",
+    ev.CUSTOMER_DELETED: "a customer was deleted",
 }
 """The types that the service handles, with their meaning: first those that it needs."""
 
@@ -297,6 +298,8 @@ def _cause(event_type: str, simulator: Simulator, subscription: Subscription) ->
     match event_type:
         case ev.SUBSCRIPTION_DELETED:
             simulator.cancel(subscription)
+        case ev.CUSTOMER_DELETED:
+            simulator.delete_customer(subscription.customer)
         case ev.SUBSCRIPTION_RESUMED:
             simulator.card_works(subscription.customer)
             simulator.resume_paused(subscription)
