@@ -236,13 +236,13 @@ async def test_metered_prices_are_sold_without_a_quantity(shop: Shop) -> None:
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_deleted_customer_checks_out_as_a_new_one(shop: Shop, *, is_told: bool) -> None:
     await shop.pay(await shop.order(plan="team"))
-    former = (await shop.tenant())["providerCustomerId"]
+    former = (await shop.tenant())["stripeCustomerId"]
     if not is_told:
         shop.provider.misbehave(drop=1.0, types=["customer.deleted"])
     shop.provider.delete_customer(former)
     await shop.provider.deliver()
-    assert (await shop.tenant())["providerCustomerId"] == (None if is_told else former)
+    assert (await shop.tenant())["stripeCustomerId"] == (None if is_told else former)
     await shop.pay(await shop.order(plan="team"))
     after = await shop.tenant()
-    assert after["providerCustomerId"] not in (None, former)
+    assert after["stripeCustomerId"] not in (None, former)
     assert (after["plan"], after["subscriptionStatus"]) == ("team", "active")

@@ -145,6 +145,7 @@ class Settings(DeclaredSettings):
             accounts=frozenset(self._accounts),
             notices=frozenset(map(OwnerNotice, self._owner_notices)),
             raw_bodies=RawBodies(self._raw_bodies),
+            asks_provider=self.provider_secret_key is not None,
         )
 
     @cached_property

@@ -122,6 +122,6 @@ def _of_prices(event: BillingEvent, policy: BillingPolicy) -> list[Anomaly]:
         found.append(Anomaly.UNKNOWN_PRICE)
     if item.is_one_of_several:
         found.append(Anomaly.SEVERAL_PLANS)
-    if event.details.is_truncated:
+    if event.details.is_truncated and not policy.asks_provider:
         found.append(Anomaly.TRUNCATED_ITEMS)
     return found

@@ -57,6 +57,8 @@ class BillingPolicy(msgspec.Struct, frozen=True):
     notices: frozenset[OwnerNotice] = frozenset()
     """The billing notices that owners get beside those of failed payments (OWNER_NOTICES)."""
     raw_bodies: RawBodies = RawBodies.ALL
+    asks_provider: bool = False
+    """Whether the provider is asked where events do not say enough (PROVIDER_SECRET_KEY)."""
 
     is_each: bool = False
     """Whether each subscription has its own state; follows from ``subscriptions``."""
