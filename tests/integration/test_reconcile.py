@@ -8,8 +8,8 @@ import pytest
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.database import Database
 from tests.support.billing import Subscriber, rows
-from tests.support.facts import ANY
-from tests.support.truth import OVER, World, ids, missed_ids
+from tests.support.facts import ANY, EACH
+from tests.support.truth import OVER, World, ids, missed_ids, running_world
 
 UPDATED: Final = "customer.subscription.updated"
 DELETED: Final = "customer.subscription.deleted"
@@ -328,3 +328,19 @@ async def test_a_missed_failure_that_was_paid_since_does_not_mail(world: World) 
     await world.compare(subscriber)
     assert await world.provider.state(subscriber) == ("pro", "active")
     assert await world.provider.notifications(subscriber) == []
+
+
+async def test_the_plan_behind_the_items_that_the_provider_lists_is_found(conninfo: str) -> None:
+    async with running_world(conninfo, policy=EACH) as world:
+        tenant = await world.subscriber()
+        others = [world.simulator.price(f"price_other_{number}") for number in range(10)]
+        items = [(each, 1) for each in (*others, "price_pro")]
+        metadata = {"orgId": tenant.id}
+        world.simulator.subscribe(tenant.customer, items, metadata=metadata)
+        await world.passes()
+        assert await world.provider.state(tenant) == ("free", "active")
+        await world.reconciler.fetch_snapshot(tenant.id)
+        assert await world.provider.state(tenant) == ("pro", "active")
+        world.simulator.set_metadata(world.subscription(tenant), {"note": "changed"})
+        await world.passes()
+        assert await world.provider.state(tenant) == ("pro", "active")

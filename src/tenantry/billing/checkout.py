@@ -177,16 +177,7 @@ class CheckoutService:
             promotion_codes=self.options.promotion_codes,
             tax=self.options.tax,
         )
-        key = provider_key(claim)
-        while True:
-            try:
-                session = await provider.create_checkout_session(request, key)
-            except ProviderRefusedError as refusal:
-                customer_id = await self._customer_after(refusal, org_id, request.customer_id)
-                request = msgspec.structs.replace(request, customer_id=customer_id)
-                key = _next_key(key)
-            else:
-                break
+        session = await self._begin(provider, request, provider_key(claim))
         of_plan = request.items[0]
         started = _StartedCheckout(
             order.plan,
@@ -201,6 +192,21 @@ class CheckoutService:
                 raise SubscriptionExistsError(_COMPLETED_MEANWHILE)
             ended = other
         return session.url
+
+    async def _begin(
+        self, provider: ProviderApi, request: CheckoutRequest, key: str | None
+    ) -> ProviderCheckout:
+        """Create a session at the provider, for another or a new customer if the provider does not
+        have the tenant's any more.
+        """
+        try:
+            return await provider.create_checkout_session(request, key)
+        except ProviderRefusedError as refusal:
+            customer_id = await self._customer_after(
+                refusal, request.tenant_id, request.customer_id
+            )
+        request = msgspec.structs.replace(request, customer_id=customer_id)
+        return await self._begin(provider, request, _next_key(key))
 
     async def create_portal(
         self,
