@@ -187,7 +187,7 @@ class Team(NamedTuple):
         return self.office.simulator.subscriptions[self.subscription_id]
 
     @property
-    def quantity(self) -> int:
+    def quantity(self) -> int | None:
         return self.subscription.items[0].quantity
 
     async def join(self, name: str) -> dict[str, Any]:

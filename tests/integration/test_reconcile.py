@@ -333,8 +333,10 @@ async def test_a_missed_failure_that_was_paid_since_does_not_mail(world: World) 
 async def test_the_plan_behind_the_items_that_the_provider_lists_is_found(conninfo: str) -> None:
     async with running_world(conninfo, policy=EACH) as world:
         tenant = await world.subscriber()
-        others = [world.simulator.price(f"price_other_{number}") for number in range(10)]
-        items = [(each, 1) for each in (*others, "price_pro")]
+        prices = [f"price_other_{number}" for number in range(10)]
+        for price in prices:
+            world.simulator.price(price)
+        items = [(price, 1) for price in (*prices, "price_pro")]
         metadata = {"orgId": tenant.id}
         world.simulator.subscribe(tenant.customer, items, metadata=metadata)
         await world.passes()
