@@ -392,4 +392,5 @@ async def running_provider() -> AsyncIterator[ProviderServer]:
         yield server
     finally:
         server.open.set()
+        server.prices_open.set()
         await server.stop()
