@@ -18,7 +18,7 @@ CALLS: list[BoundStatement] = [
     accounts.HOLDERS(["s"]),
     billing.TENANTS_OF_CUSTOMERS(["c"]),
     billing.SEEN_EVENTS(["evt"]),
-    accounts.UPDATE_ACCOUNTS(["a"], *[[None]] * 12, None),
+    accounts.UPDATE_ACCOUNTS(["a"], *[[None]] * 13, None),
     billing.UPDATE_PARKED(["evt"], *[[None]] * 4),
     billing.DELETE_ENTRIES(["evt"], "drift"),
 ]
