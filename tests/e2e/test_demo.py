@@ -169,7 +169,7 @@ def check_banner(banner: str, port: int) -> None:
         "tenant           demo",
         "cus_demo",
         "webhook secret   whsec_",
-        "operator token   op_",
+        "operator token   operator.",
         f"start again: end the demo (Ctrl-C), then {COMMAND} demo reset\n",
         f"$({COMMAND} demo token --user olivia)",
     ):

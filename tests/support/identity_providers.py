@@ -151,6 +151,10 @@ def page_of(name: str) -> Path:
     return GUIDES / f"identity-provider-{name}.md"
 
 
+_PLACEHOLDER: Final = "..."
+_CLIENT_SECRET: Final = "client-secret-of-the-tests"  # for the tests alone
+
+
 @functools.cache
 def settings_of(name: str) -> dict[str, dict[str, str]]:
     """The settings that a provider's page prints, by their label."""
@@ -163,9 +167,14 @@ def settings_of(name: str) -> dict[str, dict[str, str]]:
 
 
 def _as_environment(text: str) -> dict[str, str]:
-    """Read lines as the service reads its ``.env`` file."""
+    """Read lines as the service reads its ``.env`` file, with a secret in place of a
+    placeholder.
+    """
     values = dotenv_values(stream=io.StringIO(text), interpolate=False)
-    return {variable: value or "" for variable, value in values.items()}
+    return {
+        variable: _CLIENT_SECRET if value == _PLACEHOLDER else value or ""
+        for variable, value in values.items()
+    }
 
 
 def printed_claims(name: str) -> dict[str, dict[str, Any]]:
