@@ -34,6 +34,12 @@ def test_a_transaction_that_stays_open_is_a_problem(seconds: int, level: Level) 
     assert "process 7, database shop, application psql" in found.message
 
 
+def test_a_transaction_that_has_just_begun_is_none() -> None:
+    assert judge_writer(OldestWriter("process 7", "shop", "psql", 0)) == []
+    [hidden] = judge_writer(OldestWriter(seconds=0, is_exact=False))
+    assert "at least 0 s" in hidden.message
+
+
 def test_open_transaction_is_described() -> None:
     oldest = OldestWriter("process 7", "shop", "", 7205)
     found = only(judge_writer(oldest), Level.WARNING)

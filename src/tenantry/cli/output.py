@@ -95,8 +95,8 @@ def ago(moment: datetime | None, now: datetime) -> str:
 
 
 def largest_unit(seconds: int) -> str:
-    """Format a positive number of seconds in its largest unit: ``59 s``, ``3 h``."""
-    size, unit = next((size, unit) for size, unit in _STEPS if seconds >= size)
+    """Format a number of seconds in its largest unit: ``0 s``, ``59 s``, ``3 h``."""
+    size, unit = next(((size, unit) for size, unit in _STEPS if seconds >= size), (1, "s"))
     return f"{seconds // size} {unit}"
 
 

@@ -11,8 +11,8 @@ from tenantry.settings import Settings
 
 
 def judge_writer(oldest: OldestWriter | None) -> list[Finding]:
-    """Judge whether the feed waits for a transaction that stays open."""
-    if oldest is None:
+    """Judge whether the feed waits for a transaction that stays open, for a second at least."""
+    if oldest is None or (oldest.is_exact and oldest.seconds == 0):
         return []
     age = largest_unit(oldest.seconds)
     opened = age if oldest.is_exact else f"at least {age}"
