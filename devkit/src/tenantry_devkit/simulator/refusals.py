@@ -28,6 +28,12 @@ def check_line_items(items: Priced, mode: str) -> None:
         _check_active(price, f"{place}[price]")
         _check_line_quantity(price, quantity, place)
     recurring = [price for price, _ in items if price.is_recurring]
+    _check_mode(mode, recurring)
+    _check_recurring(recurring)
+    check_currencies(items, "line_items")
+
+
+def _check_mode(mode: str, recurring: Sequence[Price]) -> None:
     if mode == "subscription" and not recurring:
         raise ApiError(
             400,
@@ -39,13 +45,15 @@ def check_line_items(items: Priced, mode: str) -> None:
             "Either switch to `subscription` mode or use only one-time prices."
         )
         raise ApiError(400, message)
+
+
+def _check_recurring(recurring: Sequence[Price]) -> None:
     if len(recurring) > _MOST_ITEMS:
         message = f"Checkout supports at most {_MOST_ITEMS} recurring prices."
         raise ApiError(400, message, param="line_items")
     if len({(price.interval, price.interval_count) for price in recurring}) > 1:
         message = "Checkout does not support multiple prices with different billing intervals."
         raise ApiError(400, message, param="line_items")
-    check_currencies(items, "line_items")
 
 
 def _check_line_quantity(price: Price, quantity: int | None, place: str) -> None:
