@@ -28,7 +28,7 @@ from tests.support.postgres import as_url
 from tests.support.serving import LOOPBACK
 from tests.support.smtp import MailServer
 from tests.support.smtp import running as running_mail
-from tests.support.stopping import ASKING, LIST, Connect, Upload, ask, connecting
+from tests.support.stopping import LIST, Connect, Upload, ask, asking, connecting
 
 FOR_EVER: Final = "3600"
 QUEUED: Final = 20
@@ -123,7 +123,7 @@ async def check_kernel_queue(
             process.suspend()
         lines = [await connect(deployment) for _ in range(QUEUED)]
         for line in lines:
-            await line.send(ASKING % LIST)
+            await line.send(asking(LIST))
         for process in processes:
             # to all, or some would serve before the first one passes it on
             process.send_signal(signal.SIGTERM)

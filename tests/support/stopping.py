@@ -13,13 +13,18 @@ from tests.support.deployment import Deployment
 from tests.support.http_line import Line
 from tests.support.signing import PATH, signature
 
-ASKING: Final = b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n"
 LIST: Final = b"/api/v1/projects"
 
 
-async def ask(line: Line, path: bytes) -> tuple[int, dict[str, str], bytes]:
+def asking(path: bytes, credential: str = "") -> bytes:
+    """A GET."""
+    authorization = f"Authorization: Bearer {credential}\r\n" if credential else ""
+    return b"GET %b HTTP/1.1\r\nHost: a\r\n%b\r\n" % (path, authorization.encode())
+
+
+async def ask(line: Line, path: bytes, credential: str = "") -> tuple[int, dict[str, str], bytes]:
     """The answer to a GET."""
-    await line.send(ASKING % path)
+    await line.send(asking(path, credential))
     return await line.answer()
 
 
