@@ -37,7 +37,7 @@ class ProcessSupervisor:
             return []
         try:
             first = psutil.Process(process.pid)
-            return [first, *_servers_of(first)]
+            return [first, *first.children()]
         except psutil.NoSuchProcess:
             return []
 
@@ -107,8 +107,3 @@ class _RestartLoop(threading.Thread):
         while not self.over.is_set():
             self._run_once()
             self.over.wait(_RESTART_PAUSE)
-
-
-def _servers_of(supervisor: psutil.Process) -> list[psutil.Process]:
-    """Return the server processes, which are forks of the supervisor's fork server."""
-    return [fork for child in supervisor.children() for fork in child.children()]

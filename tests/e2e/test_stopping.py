@@ -114,11 +114,7 @@ async def check_kernel_queue(
 ) -> None:
     """Assert that connections in the kernel's queue are answered after SIGTERM."""
     async with deployed(database_url, tmp_path, WORKERS=workers) as deployment:
-        processes = [
-            process
-            for process in deployment.command.family()
-            if process.name() != "resource_tracker"
-        ]
+        processes = deployment.command.family()
         for process in processes:
             process.suspend()
         lines = [await connect(deployment) for _ in range(QUEUED)]

@@ -29,7 +29,7 @@ async def test_process_that_is_killed_is_replaced(
 ) -> None:
     async with deployed(database_url, tmp_path) as deployment:
         supervisor = psutil.Process(deployment.command.pid)
-        servers = [child for child in supervisor.children(recursive=True) if listens(child)]
+        servers = [child for child in supervisor.children() if listens(child)]
         assert len(servers) == 2
         servers[0].kill()
         await deployment.command.until("starting another", "err")
@@ -65,11 +65,7 @@ async def test_service_reports_processes_that_cannot_start(
     async with running("serve", folder=tmp_path, **SECRETS, **values) as command:
         await command.until("tenantry is ready", "err")
         plans.write_text("")
-        servers = [
-            child
-            for child in psutil.Process(command.pid).children(recursive=True)
-            if listens(child)
-        ]
+        servers = [child for child in psutil.Process(command.pid).children() if listens(child)]
         servers[0].kill()
         assert await command.wait() == 1
     assert "A server process could not start" in command.text["err"]
@@ -82,9 +78,7 @@ async def test_first_signal_after_a_failed_start_drains_current_requests(
     plans.write_text('[[plans]]\nid = "free"\n')
     async with deployed(database_url, tmp_path, TENANTRY_PLANS=str(plans)) as deployment:
         one, other = (
-            child
-            for child in psutil.Process(deployment.command.pid).children(recursive=True)
-            if listens(child)
+            child for child in psutil.Process(deployment.command.pid).children() if listens(child)
         )
         one.suspend()
         line = await connect(deployment)

@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.context import ForkProcess
 from typing import Final
 
 import click
@@ -58,7 +58,8 @@ _NOT_GRANTED: Final = (
     "DATABASE_URL: its role may not run the service yet. "
     "As the owner run `tenantry migrate --grant-to`."
 )
-_FORK_SERVER: Final = multiprocessing.get_context("forkserver")
+_FORK: Final = multiprocessing.get_context("fork")
+_ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 logger = logging.getLogger(__name__)
 
@@ -274,11 +275,12 @@ def run_server(
         settings = load(values)
     address = f"http://{settings.host}:{port}"
     health = f"http://{_reachable(settings.host)}:{port}/readyz"
-    threading.Thread(
+    watch = threading.Thread(
         target=_await_ready, args=(health, lambda: on_ready(address)), daemon=True
-    ).start()
+    )
     with listener, contextlib.suppress(KeyboardInterrupt):
         if settings.workers == 1:
+            watch.start()
             _run_one(settings, conninfo, listener)
             return
         with tempfile.TemporaryDirectory(
@@ -287,7 +289,7 @@ def run_server(
             export_environment(
                 {**values, "DATABASE_URL": conninfo, "PROMETHEUS_MULTIPROC_DIR": directory}
             )
-            if not Supervisor(settings, listener).run():
+            if not Supervisor(settings, listener).run(watch.start):
                 raise CommandError("A server process could not start; its log says why.")
 
 
@@ -324,7 +326,10 @@ def _serve_supervised(listener: socket.socket, siblings: Siblings) -> None:
     """Run one of several processes, with the settings that the supervisor has put into the
     environment.
     """
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     end_on_sigterm()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     with listener, contextlib.suppress(KeyboardInterrupt):
         try:
             settings = load(read_environment())
@@ -385,8 +390,8 @@ def _await_ready(url: str, on_ready: Callable[[], None]) -> None:
 class Supervisor:
     """Runs WORKERS server processes on one socket until SIGTERM or SIGINT, which it passes on.
 
-    The processes are forks of one that has imported the service, which takes longer than all else
-    of a start. Restarts a process that ends unexpectedly, unless it could not start. Processes
+    The processes are its forks, so that the service is imported once, which takes longer than all
+    else of a start. Restarts a process that ends unexpectedly, unless it could not start. Processes
     accept connections for DRAIN_SECONDS after SIGTERM; then the supervisor, which knows that all of
     them end, makes the kernel refuse new ones. A second signal kills the remaining processes.
     """
@@ -394,16 +399,22 @@ class Supervisor:
     def __init__(self, settings: Settings, bound: socket.socket) -> None:
         self._settings = settings
         self._bound = bound
-        _FORK_SERVER.set_forkserver_preload(["tenantry.cli.preloaded"])
-        self._processes: dict[int, ForkServerProcess] = {}
-        self._connections = _FORK_SERVER.RawArray("i", [NOT_ACCEPTING] * settings.workers)
+        self._processes: dict[int, ForkProcess] = {}
+        self._connections = _FORK.RawArray("i", [NOT_ACCEPTING] * settings.workers)
         self._is_ending = False
         self._is_signaled = False
         self._refuses_at: float | None = None
         self._all_started = True
 
-    def run(self) -> bool:
-        """Run until all processes have ended; return false if one could not start."""
+    def run(self, on_started: Callable[[], None]) -> bool:
+        """Run until all processes have ended; return false if one could not start.
+
+        Calls ``on_started`` after the first forks; it may start a thread, which no fork should
+        meet.
+        """
+        from tenantry.app import litestar_routes  # noqa: PLC0415  # the metrics library reads the environment on import
+
+        litestar_routes()
         received, waker = socket.socketpair()
         waker.setblocking(False)  # noqa: FBT003  # the standard library's own
         with received, waker:
@@ -413,6 +424,7 @@ class Supervisor:
                 signal.signal(each, lambda *_: None)
             for number in range(self._settings.workers):
                 self._start(number)
+            on_started()
             while self._processes:
                 self._wait(received)
                 if self._seconds_left() == 0:
@@ -430,9 +442,12 @@ class Supervisor:
                     self._handle(number)
 
     def _start(self, number: int) -> None:
-        siblings = Siblings(self._connections, number)
-        process = _FORK_SERVER.Process(target=_serve_supervised, args=(self._bound, siblings))
+        siblings = Siblings(os.getpid(), self._connections, number)
+        process = _FORK.Process(target=_serve_supervised, args=(self._bound, siblings))
+        # The process unblocks them when it has its own handlers: until then it has ours.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         process.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         self._processes[number] = process
 
     def _handle(self, number: int) -> None:

@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-import multiprocessing
+import os
 import signal
 import socket
 from collections.abc import Callable, MutableSequence
-from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, Final, NamedTuple, cast
 
@@ -57,6 +56,8 @@ class Shutdown:
 class Siblings(NamedTuple):
     """The other server processes on the same socket, as one of them sees them."""
 
+    supervisor: int
+    """Its process id."""
     connections: MutableSequence[int]
     """The number of connections of each process, in memory that they share
     (`ConnectionBalance`).
@@ -82,10 +83,10 @@ class GracefulServer(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._drain_seconds = drain_seconds
+        self._supervisor: int | None = None
         self._balance: ConnectionBalance | None = None
-        self._supervisor: BaseProcess | None = None
         if siblings is not None:
-            self._supervisor = multiprocessing.parent_process()
+            self._supervisor = siblings.supervisor
             self._balance = ConnectionBalance(
                 siblings.connections, siblings.own, lambda: len(self.server_state.connections)
             )
@@ -108,7 +109,7 @@ class GracefulServer(uvicorn.Server):
         await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        if self._supervisor is not None and not self._supervisor.is_alive():
+        if self._supervisor is not None and os.getppid() != self._supervisor:
             self.should_exit = self._skip_drain = self._is_orphan = True
         if self._balance is not None and counter % _TICKS_PER_SECOND == 0 and not self.should_exit:
             self._close_surplus(self._balance.surplus())
