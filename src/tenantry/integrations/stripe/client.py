@@ -762,40 +762,54 @@ def _malformed(why: str, request_id: str | None = None) -> errors.ProviderUnavai
 
 def _domain_error(error: RequestRejectedError) -> errors.DomainError:
     """Translate an error; the log has enough to find the request at the provider."""
-    status, kind, code = error.status, _word(error.kind), _word(error.code)
-    request_id = _word(error.request_id)
     # Its message about a key can repeat the key.
-    said = None if status in _KEY_REFUSALS else _message(error.message)
-    logger.warning(
-        "the payment provider rejected a request: %s, status %d, type %s, code %s, parameter %s, request %s: %s",
-        error.cause,
-        status,
-        kind,
-        code,
-        _word(error.param),
-        request_id,
-        said or "no message",
-    )
-    if code == "idempotency_key_in_use":
+    said = None if error.status in _KEY_REFUSALS else _message(error.message)
+    _log_rejection(error, said)
+    if error.code == "idempotency_key_in_use":
         return errors.IdempotencyInFlightError(
             "A request with this Idempotency-Key is still being carried out."
         )
-    if kind == "idempotency_error":
+    if error.kind == "idempotency_error":
         return errors.IdempotencyMismatchError(
             "This Idempotency-Key was used with another request body."
         )
-    is_refusal = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
-    if status in TEMPORARY or code == "rate_limit" or not is_refusal:
+    if _can_succeed_later(error):
         return errors.ProviderUnavailableError(
             "The payment provider is out of reach. Try again shortly."
         )
+    return _refusal(error, said)
+
+
+def _log_rejection(error: RequestRejectedError, said: str | None) -> None:
+    logger.warning(
+        "the payment provider rejected a request: %s, status %d, type %s, code %s, parameter %s, request %s: %s",
+        error.cause,
+        error.status,
+        _word(error.kind),
+        _word(error.code),
+        _word(error.param),
+        _word(error.request_id),
+        said or "no message",
+    )
+
+
+def _can_succeed_later(error: RequestRejectedError) -> bool:
+    is_of_client = HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+    return not is_of_client or error.status in TEMPORARY or error.code == "rate_limit"
+
+
+def _refusal(error: RequestRejectedError, said: str | None) -> errors.ProviderRefusedError:
+    """Return the refusal of a request that would be refused again."""
+    status, code = error.status, _word(error.code)
     is_of_customer = code == "resource_missing" and error.param == "customer"
-    if is_of_customer and _OTHER_MODE.search(said or ""):
-        return errors.ProviderRefusedError(_CUSTOMER_OF_OTHER_MODE, said=said)
-    text = _KEY_REFUSALS.get(status, _REFUSAL)
-    message = text.format(status=status, code=code, request_id=request_id)
+    is_of_other_mode = is_of_customer and _OTHER_MODE.search(said or "") is not None
+    text = _CUSTOMER_OF_OTHER_MODE if is_of_other_mode else _KEY_REFUSALS.get(status, _REFUSAL)
     return errors.ProviderRefusedError(
-        message, of_key=status in _KEY_REFUSALS, said=said, is_customer_missing=is_of_customer
+        text.format(status=status, code=code, request_id=_word(error.request_id)),
+        provider_code=code,
+        said=said,
+        of_key=status in _KEY_REFUSALS,
+        is_customer_missing=is_of_customer and not is_of_other_mode,
     )
 
 
