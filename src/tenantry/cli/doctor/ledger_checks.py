@@ -10,7 +10,9 @@ from tenantry.cli.doctor import Finding, ok, problem, problem_if
 from tenantry.cli.doctor import doctor_store as store
 from tenantry.cli.doctor.doctor_store import AnomalyCount, Names
 from tenantry.db.connection import Connection
+from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.events import Anomaly
+from tenantry.domain.plans import OVER
 from tenantry.settings import Settings
 
 LEDGER_PERIOD: Final = timedelta(days=30)
@@ -94,10 +96,11 @@ async def check_tenants(
     settings: Settings,
     now: datetime,
 ) -> list[Finding]:
-    """Report tenants without billing events, with unknown plans or members' roles, and not compared
-    with the provider.
+    """Report tenants without billing events or customers, with unknown plans or members' roles, and
+    not compared with the provider.
     """
     found = await _check_stale(connection, settings, now)
+    found += await _check_customers(connection)
     found += await _check_plans(connection, settings)
     found += await _check_roles(connection, settings)
     if settings.provider_secret_key and settings.reconcile_hours:
@@ -119,6 +122,12 @@ async def _check_stale(
         hours=hours,
         listed=stale.counted,
     )
+
+
+async def _check_customers(connection: Connection) -> list[Finding]:
+    over = [*OVER, NO_SUBSCRIPTION]
+    tenants = await store.read_names(connection, store.ALL_CUSTOMERS_GONE, over=over)
+    return problem_if(tenants.number, "tenants.customers_gone", listed=tenants.counted)
 
 
 async def _check_plans(connection: Connection, settings: Settings) -> list[Finding]:
