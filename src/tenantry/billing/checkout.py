@@ -31,6 +31,7 @@ from tenantry.domain.checkout import (
     CompletedCheckout,
     checkout_items,
     plan_to_sell,
+    without_metered_quantities,
 )
 from tenantry.domain.errors import (
     NoCustomerError,
@@ -75,7 +76,7 @@ class _StartedCheckout(msgspec.Struct, frozen=True, rename="camel", omit_default
 
     plan: str
     price: str
-    quantity: int
+    quantity: int | None
     addons: tuple[AddonOrder, ...] = ()
     trial_days: int = 0
 
@@ -165,10 +166,13 @@ class CheckoutService:
         buyer = await self._find_buyer(principal, plan, claim)
         if buyer.kept_url is not None:
             return buyer.kept_url
+        items = checkout_items(order, self.policy.catalog, buyer.active_members)
+        metered = await provider.metered_among([item.price_id for item in items])
+        items = without_metered_quantities(items, order, metered)
         trial_days = await self._end_earlier(provider, plan, org_id, buyer)
         request = CheckoutRequest(
             tenant_id=org_id,
-            items=checkout_items(order, self.policy.catalog, buyer.active_members),
+            items=items,
             customer_id=buyer.tenant.record.stripe_customer_id,
             customer_email=buyer.tenant.owner_email,
             success_url=success_url or self.base_url,
@@ -178,7 +182,7 @@ class CheckoutService:
             tax=self.options.tax,
         )
         session = await self._begin(provider, request, provider_key(claim))
-        of_plan = request.items[0]
+        of_plan = items[0]
         started = _StartedCheckout(
             order.plan,
             of_plan.price_id,

@@ -166,12 +166,10 @@ class ProviderApi:
     ) -> ProviderCheckout:
         """Start a checkout for a subscription.
 
-        The session and the subscription carry the tenant's id. A metered price has no quantity: the
-        provider refuses one.
+        The session and the subscription carry the tenant's id.
         """
+        params = _checkout_params(request)
         with self._connected() as connection:
-            prices = [item.price_id for item in request.items]
-            params = _checkout_params(request, await self._metered_among(connection, prices))
             response = await connection.send("POST", _CHECKOUTS, params, idempotency_key)
         return _decode(ProviderCheckout, response.body, _CHECKOUTS, response.request_id)
 
@@ -209,15 +207,15 @@ class ProviderApi:
         """Open the customer portal, or one action of it, and return its URL, which for some minutes
         needs no other credential.
         """
+        price_id = action.price_id if action else None
+        if action and price_id and await self.metered_among([price_id]):
+            action = msgspec.structs.replace(action, quantity=None)
+        params = {
+            "customer": customer_id,
+            "return_url": return_url,
+            "flow_data": action and _flow_params(action, return_url),
+        }
         with self._connected() as connection:
-            price_id = action.price_id if action else None
-            if action and price_id and await self._metered_among(connection, [price_id]):
-                action = msgspec.structs.replace(action, quantity=None)
-            params = {
-                "customer": customer_id,
-                "return_url": return_url,
-                "flow_data": action and _flow_params(action, return_url),
-            }
             response = await connection.send("POST", _PORTALS, params, idempotency_key)
         return _decode(_Session, response.body, _PORTALS, response.request_id).url
 
@@ -236,14 +234,13 @@ class ProviderApi:
             return {price_id: await _read_price(connection, price_id) for price_id in price_ids}
         return None
 
-    async def _metered_among(
-        self, connection: ProviderConnection, price_ids: Collection[str]
-    ) -> set[str]:
-        """Return the metered prices; each price is asked for once.
+    async def metered_among(self, price_ids: Collection[str]) -> set[str]:
+        """Return the metered prices, of which the provider refuses a quantity; each price is asked
+        for once.
 
         Without the permission to read prices all count as licensed.
         """
-        with suppress(NotPermittedError):
+        with self._connected() as connection, suppress(NotPermittedError):
             for price_id in {*price_ids} - self._metered.keys():
                 price = await _read_price(connection, price_id)
                 if price is not None:
@@ -451,17 +448,11 @@ def mode_of_key(secret_key: Secret) -> bool | None:
     return _MODES.get(secret_key.reveal()[:8])
 
 
-def _checkout_params(request: CheckoutRequest, metered: Collection[str]) -> dict[str, object]:
+def _checkout_params(request: CheckoutRequest) -> dict[str, object]:
     """Return the parameters of a checkout session
     (https://docs.stripe.com/api/checkout/sessions/create).
     """
-    items = [
-        {
-            "price": item.price_id,
-            "quantity": None if item.price_id in metered else item.quantity,
-        }
-        for item in request.items
-    ]
+    items = [{"price": item.price_id, "quantity": item.quantity} for item in request.items]
     params: dict[str, object] = {
         "mode": "subscription",
         "line_items": items,
