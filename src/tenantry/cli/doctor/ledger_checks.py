@@ -1,14 +1,18 @@
-"""Checks of the ledger and the tenants: what needs the operator's attention."""
+"""Checks of the ledger, the tenants and the provider's refusals: what needs the operator's
+attention.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
 from tenantry.billing import ledger_queries_store as billing
+from tenantry.billing import provider_refusals_store as refusals
 from tenantry.billing import reconcile_store as reconcile
 from tenantry.cli.doctor import Finding, ok, problem, problem_if
 from tenantry.cli.doctor import doctor_store as store
 from tenantry.cli.doctor.doctor_store import AnomalyCount, Names
+from tenantry.cli.output import counted, minute
 from tenantry.db.connection import Connection
 from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.events import Anomaly
@@ -18,6 +22,8 @@ from tenantry.settings import Settings
 LEDGER_PERIOD: Final = timedelta(days=30)
 """How old the events are at most; the texts name it."""
 COMPARISONS_MISSED: Final = 3
+_REFUSAL_PERIOD: Final = timedelta(days=1)
+_MOST_REFUSALS: Final = 5
 _REPORTED_ELSEWHERE: Final = frozenset(
     {Anomaly.IGNORED_LIVEMODE, Anomaly.AMBIGUOUS_ORDER, Anomaly.DRIFT}
 )
@@ -156,3 +162,21 @@ async def _check_comparisons(
         hours=hours,
         listed=missed.counted,
     )
+
+
+async def check_refusals(connection: Connection, now: datetime) -> list[Finding]:
+    """Report what the provider refused within the last day, with its own messages."""
+    found = await refusals.recent(connection, now - _REFUSAL_PERIOD, _MOST_REFUSALS)
+    return [
+        problem(
+            "payment provider.refused",
+            operation=each.operation,
+            times=counted(each.number, "time"),
+            first=minute(each.first_at),
+            last=minute(each.last_at),
+            tenant=each.last_tenant,
+            code=each.code,
+            said=each.message or "no message",
+        )
+        for each in found
+    ]
