@@ -56,6 +56,7 @@ from tenantry.billing.grants import GrantService
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.ledger_queries import LedgerQueries
 from tenantry.billing.prices import PriceList
+from tenantry.billing.provider_refusals import ProviderRefusals
 from tenantry.billing.reconcile import Reconciler
 from tenantry.billing.replay import ReplayService
 from tenantry.billing.seats import SeatService
@@ -403,6 +404,7 @@ def build_services(
     peppers = authentication.peppers
     catalog = policy.catalog
     by_email = settings.email_subjects
+    refusals = ProviderRefusals(database, clock)
     api_keys = ApiKeyService(
         database,
         catalog,
@@ -471,7 +473,11 @@ def build_services(
             ),
         ),
         prices=PriceList(base.provider, catalog),
-        customer_accounts=CustomerAccounts(base.provider, database.timeouts.billing_page),
+        customer_accounts=CustomerAccounts(
+            base.provider,
+            database.timeouts.billing_page,
+            refusals_of=lambda customer: refusals.kept("customer lookup", customer_id=customer),
+        ),
         directory=TenantDirectory(
             database,
             catalog,

@@ -14,6 +14,8 @@ from tenantry.accounts.tenants import TenantService
 from tenantry.auth.api_keys import operator_principal
 from tenantry.billing.checkout import CheckoutOptions, CheckoutService, provider_key
 from tenantry.billing.checkout_store import remember_checkout
+from tenantry.billing.provider_refusals import ProviderRefusals
+from tenantry.cli.doctor.ledger_checks import check_refusals
 from tenantry.common.secret import Secret
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
@@ -661,6 +663,37 @@ async def test_a_tenant_ends_while_the_provider_cannot_end_its_checkout(
     server.answers.append(refusal(status))
     await end_acme(service.database, service.provider)
     assert await is_ended(service.database)
+
+
+async def test_doctor_shows_what_the_provider_said_to_refused_requests(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await link(service.database, "cus_1")
+    said = "You cannot combine currencies of owner@acme.example"
+    server.answers += 2 * [refusal(400, code="invalid", message=said)]
+    for _ in range(2):
+        with pytest.raises(ProviderRefusedError):
+            await checkout(service)
+    server.answers.append(refusal(403))
+    with pytest.raises(ProviderRefusedError):
+        await service.create_portal(ACME, BY_OPERATOR, return_url=None, claim=None)
+    await checkout(service)
+    async with service.database.transaction(ACROSS_TENANTS) as connection:
+        found = await check_refusals(connection, NOW)
+        assert await check_refusals(connection, NOW + timedelta(days=1)) == []
+    shown = "You cannot combine currencies of (mail address)"
+    moment, tenant = "2026-01-01 00:00 UTC", "for the tenant acme"
+    assert {each.message for each in found} == {
+        f"checkout refused, last at {moment} {tenant} (2 times since {moment}, code invalid): {shown}",
+        f"portal session refused, last at {moment} {tenant} (1 time since {moment}, code unknown): no message",
+    }
+
+
+async def test_refusal_that_cannot_be_kept_is_raised_all_the_same() -> None:
+    refusals = ProviderRefusals(Database("", pool_size=1), lambda: NOW)
+    with pytest.raises(ProviderRefusedError, match="no"):
+        async with refusals.kept("checkout", tenant_id="acme"):
+            raise ProviderRefusedError("no")
 
 
 async def test_a_tenant_ends_without_a_provider_key(service: CheckoutService) -> None:

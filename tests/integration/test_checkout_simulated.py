@@ -233,6 +233,17 @@ async def test_metered_prices_are_sold_without_a_quantity(shop: Shop) -> None:
     assert (await shop.tenant())["plan"] == "usage"
 
 
+async def test_several_of_a_metered_price_are_refused(shop: Shop) -> None:
+    await shop.order()
+    order = {"plan": "usage", "quantity": 2, "addons": [{"id": "traffic", "quantity": 3}]}
+    answer = await shop.client.post(CHECKOUT, json=order, headers=shop.headers)
+    assert answer.status_code == 422
+    faults = {fault["location"]: fault["message"] for fault in answer.json()["errors"]}
+    assert faults.keys() == {"quantity", "addons[0].quantity"}
+    assert all("metered" in message for message in faults.values())
+    assert shop.session.status == "open"
+
+
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_deleted_customer_checks_out_as_a_new_one(shop: Shop, *, is_told: bool) -> None:
     await shop.pay(await shop.order(plan="team"))

@@ -410,6 +410,24 @@ async def test_stale_tenants_are_named(provider: Provider) -> None:
     assert "webhook endpoint" in remedy(findings)
 
 
+async def test_subscriptions_without_a_customer_are_named(provider: Provider) -> None:
+    gone, ended, other, present = [await provider.subscriber() for _ in range(4)]
+    for subscriber in (gone, ended, other):
+        deleted = {"object": "customer", "id": subscriber.customer}
+        await provider.send(
+            events.updated(**subscriber.names, status="past_due"),
+            events.event("customer.deleted", deleted, created=NOW + 1),
+        )
+    await provider.send(
+        events.updated(**present.names),
+        events.deleted(**ended.names, created=NOW + 2),
+        events.completed(org=other.id, customer="cus_of_another", created=NOW + 2),
+    )
+    findings = await check(provider)
+    assert message(findings).endswith(f"no customer at the provider any more: 1 ({gone.id})")
+    assert "tenantry admin link" in remedy(findings)
+
+
 async def test_the_time_until_a_tenant_is_stale_is_a_setting(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names, period_end=NOW))

@@ -238,7 +238,7 @@ async def test_the_key_gets_nowhere_but_to_the_provider(
     async with aclosing(ProviderApi(Secret(secret), server.url)) as api:
         with pytest.raises(DomainError) as refused:
             await checkout(api)
-    assert server.price_requests[0].headers["authorization"] == f"Bearer {secret}"
+    assert server.requests[0].headers["authorization"] == f"Bearer {secret}"
     assert secret not in "".join(traceback.format_exception(refused.value))
     assert secret not in repr(vars(api))
     assert secret not in caplog.text

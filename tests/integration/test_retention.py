@@ -206,6 +206,20 @@ async def test_a_killed_process_is_forgotten_after_a_day(
     assert await connection.fetch_column("SELECT id FROM usage_writers") == ["running"]
 
 
+async def test_the_newest_hundred_refusals_of_the_provider_are_kept_for_30_days(
+    connection: Connection, retention: RetentionService
+) -> None:
+    for number, last_at in ((1, NOW - 30 * DAY), (2, NOW - 30 * DAY + SECOND), (99, NOW)):
+        await connection.execute(
+            "INSERT INTO provider_refusals (operation, code, message, number, first_at, last_at) "
+            "SELECT 'checkout', %(number)s, n, 1, %(at)s, %(at)s FROM generate_series(1, %(number)s) n",
+            {"number": number, "at": last_at},
+        )
+    assert await retention.run() == {"refusals": 2}
+    query = "SELECT last_at FROM provider_refusals ORDER BY last_at LIMIT 2"
+    assert await connection.fetch_column(query) == [NOW - 30 * DAY + SECOND, NOW]
+
+
 async def test_consumption_keys_are_removed_after_a_day(
     connection: Connection, retention: RetentionService
 ) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import ClassVar
@@ -193,24 +194,23 @@ async def test_name_that_does_not_exist() -> None:
     assert result == DeliveryResult(error="the host name cannot be resolved")
 
 
-async def test_few_of_many_addresses_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_of_many_addresses_are_looked_at() -> None:
     many = [(socket.AF_INET, 0, 0, "", (f"127.0.{n >> 8}.{n & 255}", 0)) for n in range(4000)]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: many)
-    assert len(await resolve("many.example", 443)) == MAX_RESOLVED
+    assert len(await resolve("many.example", 443, lambda *_, **__: many)) == MAX_RESOLVED
 
 
-async def test_lookup_without_an_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lookup_without_an_answer_delays_no_other() -> None:
     answered = threading.Event()
 
-    def wait(*_: object, **__: object) -> list[object]:
+    def wait(*_: object, **__: object) -> list[tuple[object, ...]]:
         answered.wait()
         return []
 
-    monkeypatch.setattr(socket, "getaddrinfo", wait)
+    client = WebhookClient(timeout=SHORT, resolve=partial(resolve, getaddrinfo=wait))
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(1))
     try:
-        result = await send(endpoint_at("https://slow.example/"), WebhookClient(timeout=SHORT))
+        result = await send(endpoint_at("https://slow.example/"), client)
         assert result.error == "no response within 0.2 s"
         async with asyncio.timeout(10):
             await asyncio.to_thread(int)

@@ -108,7 +108,8 @@ class NewCheckoutSession(msgspec.Struct, rename="camel", forbid_unknown_fields=T
     quantity: Annotated[
         Quantity | None,
         doc(
-            "How many of the plan; by default 1, or the active members where its seats follow them.",
+            "How many of the plan, only 1 of a metered price; by default 1, or the active members "
+            "where its seats follow them.",
             5,
         ),
     ] = None

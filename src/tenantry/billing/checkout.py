@@ -15,6 +15,7 @@ from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.billing import checkout_store as store
 from tenantry.billing import seats_store
 from tenantry.billing.customer_links import give_up_customer
+from tenantry.billing.provider_refusals import ProviderRefusals
 from tenantry.common.clock import Clock, system_clock
 from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import Connection, of_tenant
@@ -31,6 +32,7 @@ from tenantry.domain.checkout import (
     CompletedCheckout,
     checkout_items,
     plan_to_sell,
+    without_metered_quantities,
 )
 from tenantry.domain.errors import (
     NoCustomerError,
@@ -75,7 +77,7 @@ class _StartedCheckout(msgspec.Struct, frozen=True, rename="camel", omit_default
 
     plan: str
     price: str
-    quantity: int
+    quantity: int | None
     addons: tuple[AddonOrder, ...] = ()
     trial_days: int = 0
 
@@ -127,6 +129,10 @@ class CheckoutService:
     def is_configured(self) -> bool:
         return self.provider is not None
 
+    @property
+    def _refusals(self) -> ProviderRefusals:
+        return ProviderRefusals(self.database, self.clock)
+
     def sells_to(self, *, is_subscribed: bool) -> bool:
         """Whether a tenant may begin a subscription: only ``SUBSCRIPTIONS=each`` allows a second
         one.
@@ -165,32 +171,38 @@ class CheckoutService:
         buyer = await self._find_buyer(principal, plan, claim)
         if buyer.kept_url is not None:
             return buyer.kept_url
-        trial_days = await self._end_earlier(provider, plan, org_id, buyer)
-        request = CheckoutRequest(
-            tenant_id=org_id,
-            items=checkout_items(order, self.policy.catalog, buyer.active_members),
-            customer_id=buyer.tenant.record.stripe_customer_id,
-            customer_email=buyer.tenant.owner_email,
-            success_url=success_url or self.base_url,
-            cancel_url=cancel_url or self.base_url,
-            trial_days=trial_days,
-            promotion_codes=self.options.promotion_codes,
-            tax=self.options.tax,
-        )
-        session = await self._begin(provider, request, provider_key(claim))
-        of_plan = request.items[0]
-        started = _StartedCheckout(
-            order.plan,
-            of_plan.price_id,
-            of_plan.quantity,
-            order.addons,
-            request.trial_days,
-        )
-        ended = buyer.earlier
-        while other := await self._keep_checkout(author, started, session, ended, claim, request):
-            if await provider.end_checkout_session(other) is not None:
-                raise SubscriptionExistsError(_COMPLETED_MEANWHILE)
-            ended = other
+        async with self._refusals.kept("checkout", tenant_id=org_id):
+            items = checkout_items(order, self.policy.catalog, buyer.active_members)
+            metered = await provider.metered_among([item.price_id for item in items])
+            items = without_metered_quantities(items, order, metered)
+            trial_days = await self._end_earlier(provider, plan, org_id, buyer)
+            request = CheckoutRequest(
+                tenant_id=org_id,
+                items=items,
+                customer_id=buyer.tenant.record.stripe_customer_id,
+                customer_email=buyer.tenant.owner_email,
+                success_url=success_url or self.base_url,
+                cancel_url=cancel_url or self.base_url,
+                trial_days=trial_days,
+                promotion_codes=self.options.promotion_codes,
+                tax=self.options.tax,
+            )
+            session = await self._begin(provider, request, provider_key(claim))
+            of_plan = items[0]
+            started = _StartedCheckout(
+                order.plan,
+                of_plan.price_id,
+                of_plan.quantity,
+                order.addons,
+                request.trial_days,
+            )
+            ended = buyer.earlier
+            while other := await self._keep_checkout(
+                author, started, session, ended, claim, request
+            ):
+                if await provider.end_checkout_session(other) is not None:
+                    raise SubscriptionExistsError(_COMPLETED_MEANWHILE)
+                ended = other
         return session.url
 
     async def _begin(
@@ -229,22 +241,23 @@ class CheckoutService:
         if kept_url is not None:
             return kept_url
         customer_id, key = tenant.record.stripe_customer_id, provider_key(claim)
-        url: str | None = None
-        while url is None:
-            if customer_id is None:
-                raise NoCustomerError(
-                    "The tenant is no customer of the payment provider: begin with a checkout."
-                )
-            try:
-                url = await provider.create_portal_session(
-                    customer_id=customer_id,
-                    return_url=return_url or self.base_url,
-                    idempotency_key=key,
-                    action=action,
-                )
-            except ProviderRefusedError as refusal:
-                customer_id = await self._customer_after(refusal, org_id, customer_id)
-                key = _next_key(key)
+        async with self._refusals.kept("portal session", tenant_id=org_id):
+            url: str | None = None
+            while url is None:
+                if customer_id is None:
+                    raise NoCustomerError(
+                        "The tenant is no customer of the payment provider: begin with a checkout."
+                    )
+                try:
+                    url = await provider.create_portal_session(
+                        customer_id=customer_id,
+                        return_url=return_url or self.base_url,
+                        idempotency_key=key,
+                        action=action,
+                    )
+                except ProviderRefusedError as refusal:
+                    customer_id = await self._customer_after(refusal, org_id, customer_id)
+                    key = _next_key(key)
         now = self.clock()
         target = org_id, org_id
         async with self.database.transaction(of_tenant(org_id)) as connection:

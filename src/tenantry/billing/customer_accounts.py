@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -39,6 +40,7 @@ class CustomerAccounts:
     shows its result; of one customer there is one read at a time. ``changed_at`` is when its tenant
     last changed: what was read before an event changed the tenant is out of date. At most 1,000
     customers are kept, each process its own. Times are those of the monotonic clock.
+    ``refusals_of`` is the context of a read of a customer.
     """
 
     def __init__(
@@ -46,10 +48,12 @@ class CustomerAccounts:
         provider: ProviderApi | None,
         patience: float,
         monotonic: Callable[[], float] = time.monotonic,
+        refusals_of: Callable[[str], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> None:
         self._provider = provider
         self._patience = patience
         self._monotonic = monotonic
+        self._refusals_of = refusals_of
         self._kept: dict[str, _Kept] = {}
         self._reading: dict[str, _Reading] = {}
 
@@ -119,7 +123,8 @@ class CustomerAccounts:
         if self._provider is None:
             return ProviderUnavailableError("The payment provider's API is not set up here.")
         try:
-            return await self._provider.customer_account(customer_id)
+            async with self._refusals_of(customer_id):
+                return await self._provider.customer_account(customer_id)
         except DomainError as error:
             return error
         except Exception:

@@ -9,6 +9,7 @@ import msgspec
 
 from tenantry.audit import trail as audit
 from tenantry.billing import seats_store as store
+from tenantry.billing.provider_refusals import ProviderRefusals
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
@@ -62,8 +63,10 @@ class SeatService:
                 return
             number = await store.count_active_members(connection, org_id, self.issuers)
             subscriptions = await store.seat_subscriptions(connection, org_id, self._plans)
-        for subscription_id in subscriptions:
-            await self._set(org_id, subscription_id, seats_wanted(number), job_id)
+        refusals = ProviderRefusals(self.database, self.clock)
+        async with refusals.kept("change of seats", tenant_id=org_id):
+            for subscription_id in subscriptions:
+                await self._set(org_id, subscription_id, seats_wanted(number), job_id)
 
     async def defer_drifted(self) -> int:
         """Defer a job for each tenant whose seats are not the number of its active members; return

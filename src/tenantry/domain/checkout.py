@@ -1,7 +1,7 @@
 """What a tenant orders in a checkout, and the items at the provider that it means."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -16,6 +16,7 @@ from tenantry.domain.plans import FREE, Catalog, Plan
 MOST_SEATS: Final = 10_000
 MOST_ADDONS: Final = 19
 """A checkout of the provider has at most 20 recurring items, the plan's included."""
+_METERED: Final = "must be 1: the price is metered, so the use is charged and not a quantity"
 
 Quantity = Annotated[int, msgspec.Meta(ge=1, le=MOST_SEATS)]
 
@@ -32,7 +33,7 @@ class AddonOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             examples=["storage"],
         ),
     ]
-    quantity: Annotated[Quantity, doc("How many.", 2)]
+    quantity: Annotated[Quantity, doc("How many; only 1 of a metered price.", 2)]
 
 
 class CheckoutOrder(msgspec.Struct, frozen=True):
@@ -49,10 +50,10 @@ class CheckoutOrder(msgspec.Struct, frozen=True):
 
 
 class CheckoutItem(NamedTuple):
-    """A price at the provider, and how many of it."""
+    """A price at the provider, and how many of it; a metered price has no quantity."""
 
     price_id: str
-    quantity: int
+    quantity: int | None
 
 
 class CheckoutRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +122,24 @@ def checkout_items(
         ),
         *_addon_items(order, catalog),
     ]
+
+
+def without_metered_quantities(
+    items: Sequence[CheckoutItem], order: CheckoutOrder, metered: Collection[str]
+) -> list[CheckoutItem]:
+    """Return the items of an order, those at ``metered`` prices without a quantity. Raises
+    `ValidationError` if the order asks for several of one.
+    """
+    locations = "quantity", *(f"addons[{number}].quantity" for number in range(len(order.addons)))
+    ordered = order.quantity, *(addon.quantity for addon in order.addons)
+    faults = [
+        (location, _METERED)
+        for item, location, quantity in zip(items, locations, ordered, strict=True)
+        if item.price_id in metered and quantity not in (None, 1)
+    ]
+    if faults:
+        raise ValidationError(*faults)
+    return [item._replace(quantity=None) if item.price_id in metered else item for item in items]
 
 
 def _quantity_of(plan: Plan, active_members: int) -> int:

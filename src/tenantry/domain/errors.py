@@ -252,10 +252,10 @@ class ProviderUnavailableError(DomainError, code="provider_unavailable"): ...
 
 
 class ProviderRefusedError(DomainError, code="provider_refused"):
-    """``of_key``: the payment provider rejects the API key or its permissions. ``said`` is the
-    provider's own message, which is in the text of the exception for the operator, and not in the
-    ``detail`` for clients. ``is_customer_missing``: it does not have the customer that the request
-    names.
+    """``of_key``: the payment provider rejects the API key or its permissions. ``provider_code``
+    and ``said`` are the provider's own code and message; the message is in the text of the
+    exception for the operator, and not in the ``detail`` for clients. ``is_customer_missing``: it
+    does not have the customer that the request names.
     """
 
     def __init__(
@@ -263,11 +263,13 @@ class ProviderRefusedError(DomainError, code="provider_refused"):
         detail: str,
         *,
         of_key: bool = False,
+        provider_code: str = "unknown",
         said: str | None = None,
         is_customer_missing: bool = False,
     ) -> None:
         super().__init__(detail)
         self.of_key = of_key
+        self.provider_code = provider_code
         self.said = said
         self.is_customer_missing = is_customer_missing
 

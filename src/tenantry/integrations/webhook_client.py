@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from threading import Thread
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import httpcore2
@@ -38,6 +38,7 @@ _SECONDS: Final = re.compile("[0-9]{1,9}")
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
+GetAddressInfo = Callable[..., Sequence[tuple[Any, ...]]]
 
 
 class DeliveryResult(msgspec.Struct, frozen=True):
@@ -83,7 +84,9 @@ response.
 """
 
 
-async def resolve(host: str, port: int) -> Sequence[Address]:
+async def resolve(
+    host: str, port: int, getaddrinfo: GetAddressInfo = socket.getaddrinfo
+) -> Sequence[Address]:
     """Return the addresses of a host, in the order in which to try them. Raises `OSError` and
     `UnicodeError`.
 
@@ -91,15 +94,17 @@ async def resolve(host: str, port: int) -> Sequence[Address]:
     would delay those for mails and the database.
     """
     found = Future[Sequence[Address]]()
-    Thread(target=_look_up, args=(host, port, found), daemon=True).start()
+    Thread(target=_look_up, args=(host, port, found, getaddrinfo), daemon=True).start()
     return await asyncio.wrap_future(found)
 
 
-def _look_up(host: str, port: int, found: "Future[Sequence[Address]]") -> None:
+def _look_up(
+    host: str, port: int, found: "Future[Sequence[Address]]", getaddrinfo: GetAddressInfo
+) -> None:
     if not found.set_running_or_notify_cancel():
         return
     try:
-        listed = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        listed = getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         found.set_exception(error)
     else:

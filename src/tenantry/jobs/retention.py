@@ -50,6 +50,7 @@ RULES: Final = (
     RetentionRule("user profiles", timedelta(days=365), store.DELETE_PROFILES),
     RetentionRule("sessions", SESSION_LENGTH, store.DELETE_SESSIONS),
     RetentionRule("mails", timedelta(days=30), store.DELETE_MAILS),
+    RetentionRule("refusals", timedelta(days=30), store.DELETE_PROVIDER_REFUSALS),
     RetentionRule("outbound events", EVENTS_KEPT, store.DELETE_OUTBOUND_EVENTS),
     RetentionRule("undelivered webhooks", EVENTS_KEPT, store.DELETE_UNDELIVERED_WEBHOOKS),
     RetentionRule("delivered webhooks", EVENTS_KEPT, store.DELETE_DELIVERED_WEBHOOKS),

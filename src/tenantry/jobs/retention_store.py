@@ -84,6 +84,13 @@ DELETE_INVITATIONS: Final = _delete(
 DELETE_MAILS: Final = _delete(
     "owner_mails", "id", "created_at", "AND status IN ('sent', 'dropped', 'failed')"
 )
+# At most the newest 100 are kept: a message may name an object, so they have no other bound.
+DELETE_PROVIDER_REFUSALS: Final = """
+DELETE FROM provider_refusals
+ WHERE last_at <= %(until)s
+    OR (operation, code, message) NOT IN (
+         SELECT operation, code, message FROM provider_refusals ORDER BY last_at DESC LIMIT 100)
+"""
 # A reader's cursor that lies before the last removed event has expired. Events are in the order of
 # their transactions, so the oldest are at one end of the index.
 DELETE_OUTBOUND_EVENTS: Final = """

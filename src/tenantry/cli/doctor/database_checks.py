@@ -11,7 +11,7 @@ from tenantry.auth import api_keys_store
 from tenantry.cli.doctor import Finding, Level, ok, problem, problem_if
 from tenantry.cli.doctor import doctor_store as store
 from tenantry.cli.doctor.connection_troubles import trouble_of
-from tenantry.cli.doctor.ledger_checks import check_ledger, check_tenants
+from tenantry.cli.doctor.ledger_checks import check_ledger, check_refusals, check_tenants
 from tenantry.cli.doctor.outbound_checks import check_webhooks, check_writers
 from tenantry.cli.doctor.standby_checks import check_standbys
 from tenantry.db.connection import Connection
@@ -91,6 +91,7 @@ async def _check_all(
     findings += await _run("IMPORTED_KEY_PATTERN", _check_imported(connection, settings, now))
     findings += await _run("billing ledger", check_ledger(connection, settings, now))
     findings += await _run("tenants", check_tenants(connection, settings, now))
+    findings += await _run("payment provider", check_refusals(connection, now))
     findings += await _run("events", check_writers(connection))
     findings += await _run("webhooks", check_webhooks(connection, settings))
     return findings

@@ -110,6 +110,14 @@ SELECT t.id, count(*) OVER ()
  ORDER BY t.reconciled_at NULLS FIRST, t.id
  LIMIT %(most)s
 """
+ALL_CUSTOMERS_GONE: Final = """
+SELECT t.id, count(*) OVER ()
+  FROM tenants t
+ WHERE t.deleted_at IS NULL AND t.subscription_status <> ALL(%(over)s)
+   AND (SELECT bool_and(c.gone_by IS NOT NULL) FROM customers c WHERE c.tenant_id = t.id)
+ ORDER BY t.id
+ LIMIT %(most)s
+"""
 
 
 class ConnectionLimits(NamedTuple):

@@ -1,21 +1,29 @@
-"""Checks of the ledger and the tenants: what needs the operator's attention."""
+"""Checks of the ledger, the tenants and the provider's refusals: what needs the operator's
+attention.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
 from tenantry.billing import ledger_queries_store as billing
+from tenantry.billing import provider_refusals_store as refusals
 from tenantry.billing import reconcile_store as reconcile
 from tenantry.cli.doctor import Finding, ok, problem, problem_if
 from tenantry.cli.doctor import doctor_store as store
 from tenantry.cli.doctor.doctor_store import AnomalyCount, Names
+from tenantry.cli.output import counted, minute
 from tenantry.db.connection import Connection
+from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.events import Anomaly
+from tenantry.domain.plans import OVER
 from tenantry.settings import Settings
 
 LEDGER_PERIOD: Final = timedelta(days=30)
 """How old the events are at most; the texts name it."""
 COMPARISONS_MISSED: Final = 3
+_REFUSAL_PERIOD: Final = timedelta(days=1)
+_MOST_REFUSALS: Final = 5
 _REPORTED_ELSEWHERE: Final = frozenset(
     {Anomaly.IGNORED_LIVEMODE, Anomaly.AMBIGUOUS_ORDER, Anomaly.DRIFT}
 )
@@ -94,10 +102,11 @@ async def check_tenants(
     settings: Settings,
     now: datetime,
 ) -> list[Finding]:
-    """Report tenants without billing events, with unknown plans or members' roles, and not compared
-    with the provider.
+    """Report tenants without billing events or customers, with unknown plans or members' roles, and
+    not compared with the provider.
     """
     found = await _check_stale(connection, settings, now)
+    found += await _check_customers(connection)
     found += await _check_plans(connection, settings)
     found += await _check_roles(connection, settings)
     if settings.provider_secret_key and settings.reconcile_hours:
@@ -119,6 +128,12 @@ async def _check_stale(
         hours=hours,
         listed=stale.counted,
     )
+
+
+async def _check_customers(connection: Connection) -> list[Finding]:
+    over = [*OVER, NO_SUBSCRIPTION]
+    tenants = await store.read_names(connection, store.ALL_CUSTOMERS_GONE, over=over)
+    return problem_if(tenants.number, "tenants.customers_gone", listed=tenants.counted)
 
 
 async def _check_plans(connection: Connection, settings: Settings) -> list[Finding]:
@@ -147,3 +162,21 @@ async def _check_comparisons(
         hours=hours,
         listed=missed.counted,
     )
+
+
+async def check_refusals(connection: Connection, now: datetime) -> list[Finding]:
+    """Report what the provider refused within the last day, with its own messages."""
+    found = await refusals.recent(connection, now - _REFUSAL_PERIOD, _MOST_REFUSALS)
+    return [
+        problem(
+            "payment provider.refused",
+            operation=each.operation,
+            times=counted(each.number, "time"),
+            first=minute(each.first_at),
+            last=minute(each.last_at),
+            tenant=each.last_tenant,
+            code=each.code,
+            said=each.message or "no message",
+        )
+        for each in found
+    ]

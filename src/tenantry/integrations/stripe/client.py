@@ -166,12 +166,10 @@ class ProviderApi:
     ) -> ProviderCheckout:
         """Start a checkout for a subscription.
 
-        The session and the subscription carry the tenant's id. A metered price has no quantity: the
-        provider refuses one.
+        The session and the subscription carry the tenant's id.
         """
+        params = _checkout_params(request)
         with self._connected() as connection:
-            prices = [item.price_id for item in request.items]
-            params = _checkout_params(request, await self._metered_among(connection, prices))
             response = await connection.send("POST", _CHECKOUTS, params, idempotency_key)
         return _decode(ProviderCheckout, response.body, _CHECKOUTS, response.request_id)
 
@@ -209,15 +207,15 @@ class ProviderApi:
         """Open the customer portal, or one action of it, and return its URL, which for some minutes
         needs no other credential.
         """
+        price_id = action.price_id if action else None
+        if action and price_id and await self.metered_among([price_id]):
+            action = msgspec.structs.replace(action, quantity=None)
+        params = {
+            "customer": customer_id,
+            "return_url": return_url,
+            "flow_data": action and _flow_params(action, return_url),
+        }
         with self._connected() as connection:
-            price_id = action.price_id if action else None
-            if action and price_id and await self._metered_among(connection, [price_id]):
-                action = msgspec.structs.replace(action, quantity=None)
-            params = {
-                "customer": customer_id,
-                "return_url": return_url,
-                "flow_data": action and _flow_params(action, return_url),
-            }
             response = await connection.send("POST", _PORTALS, params, idempotency_key)
         return _decode(_Session, response.body, _PORTALS, response.request_id).url
 
@@ -236,14 +234,13 @@ class ProviderApi:
             return {price_id: await _read_price(connection, price_id) for price_id in price_ids}
         return None
 
-    async def _metered_among(
-        self, connection: ProviderConnection, price_ids: Collection[str]
-    ) -> set[str]:
-        """Return the metered prices; each price is asked for once.
+    async def metered_among(self, price_ids: Collection[str]) -> set[str]:
+        """Return the metered prices, of which the provider refuses a quantity; each price is asked
+        for once.
 
         Without the permission to read prices all count as licensed.
         """
-        with suppress(NotPermittedError):
+        with self._connected() as connection, suppress(NotPermittedError):
             for price_id in {*price_ids} - self._metered.keys():
                 price = await _read_price(connection, price_id)
                 if price is not None:
@@ -451,17 +448,11 @@ def mode_of_key(secret_key: Secret) -> bool | None:
     return _MODES.get(secret_key.reveal()[:8])
 
 
-def _checkout_params(request: CheckoutRequest, metered: Collection[str]) -> dict[str, object]:
+def _checkout_params(request: CheckoutRequest) -> dict[str, object]:
     """Return the parameters of a checkout session
     (https://docs.stripe.com/api/checkout/sessions/create).
     """
-    items = [
-        {
-            "price": item.price_id,
-            "quantity": None if item.price_id in metered else item.quantity,
-        }
-        for item in request.items
-    ]
+    items = [{"price": item.price_id, "quantity": item.quantity} for item in request.items]
     params: dict[str, object] = {
         "mode": "subscription",
         "line_items": items,
@@ -762,40 +753,54 @@ def _malformed(why: str, request_id: str | None = None) -> errors.ProviderUnavai
 
 def _domain_error(error: RequestRejectedError) -> errors.DomainError:
     """Translate an error; the log has enough to find the request at the provider."""
-    status, kind, code = error.status, _word(error.kind), _word(error.code)
-    request_id = _word(error.request_id)
     # Its message about a key can repeat the key.
-    said = None if status in _KEY_REFUSALS else _message(error.message)
-    logger.warning(
-        "the payment provider rejected a request: %s, status %d, type %s, code %s, parameter %s, request %s: %s",
-        error.cause,
-        status,
-        kind,
-        code,
-        _word(error.param),
-        request_id,
-        said or "no message",
-    )
-    if code == "idempotency_key_in_use":
+    said = None if error.status in _KEY_REFUSALS else _message(error.message)
+    _log_rejection(error, said)
+    if error.code == "idempotency_key_in_use":
         return errors.IdempotencyInFlightError(
             "A request with this Idempotency-Key is still being carried out."
         )
-    if kind == "idempotency_error":
+    if error.kind == "idempotency_error":
         return errors.IdempotencyMismatchError(
             "This Idempotency-Key was used with another request body."
         )
-    is_refusal = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
-    if status in TEMPORARY or code == "rate_limit" or not is_refusal:
+    if _can_succeed_later(error):
         return errors.ProviderUnavailableError(
             "The payment provider is out of reach. Try again shortly."
         )
+    return _refusal(error, said)
+
+
+def _log_rejection(error: RequestRejectedError, said: str | None) -> None:
+    logger.warning(
+        "the payment provider rejected a request: %s, status %d, type %s, code %s, parameter %s, request %s: %s",
+        error.cause,
+        error.status,
+        _word(error.kind),
+        _word(error.code),
+        _word(error.param),
+        _word(error.request_id),
+        said or "no message",
+    )
+
+
+def _can_succeed_later(error: RequestRejectedError) -> bool:
+    is_of_client = HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+    return not is_of_client or error.status in TEMPORARY or error.code == "rate_limit"
+
+
+def _refusal(error: RequestRejectedError, said: str | None) -> errors.ProviderRefusedError:
+    """Return the refusal of a request that would be refused again."""
+    status, code = error.status, _word(error.code)
     is_of_customer = code == "resource_missing" and error.param == "customer"
-    if is_of_customer and _OTHER_MODE.search(said or ""):
-        return errors.ProviderRefusedError(_CUSTOMER_OF_OTHER_MODE, said=said)
-    text = _KEY_REFUSALS.get(status, _REFUSAL)
-    message = text.format(status=status, code=code, request_id=request_id)
+    is_of_other_mode = is_of_customer and _OTHER_MODE.search(said or "") is not None
+    text = _CUSTOMER_OF_OTHER_MODE if is_of_other_mode else _KEY_REFUSALS.get(status, _REFUSAL)
     return errors.ProviderRefusedError(
-        message, of_key=status in _KEY_REFUSALS, said=said, is_customer_missing=is_of_customer
+        text.format(status=status, code=code, request_id=_word(error.request_id)),
+        provider_code=code,
+        said=said,
+        of_key=status in _KEY_REFUSALS,
+        is_customer_missing=is_of_customer and not is_of_other_mode,
     )
 
 

@@ -423,6 +423,19 @@ CREATE TABLE billing_findings (
     number   bigint NOT NULL,
     found_at timestamptz NOT NULL
 );
+
+-- Requests that the payment provider refused, with its own code and message, for the operator. The
+-- messages have no mail addresses.
+CREATE TABLE provider_refusals (
+    operation   text NOT NULL,
+    code        text NOT NULL,
+    message     text NOT NULL,
+    number      bigint NOT NULL,
+    first_at    timestamptz NOT NULL,
+    last_at     timestamptz NOT NULL,
+    last_tenant text,
+    PRIMARY KEY (operation, code, message)
+);
 """
 
 MAILS = """
