@@ -42,7 +42,6 @@ from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.server.accept_loop import HANDSHAKE_SECONDS, AcceptLoop, reject_new_connections
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.connection_balance import NOT_ACCEPTING
-from tenantry.server.load_shedding import LoadSheddingProtocol
 from tenantry.server.shutdown import REQUEST_SECONDS, GracefulServer, Siblings
 from tenantry.settings import (
     Settings,
@@ -349,7 +348,8 @@ def server_config(settings: Settings, app: AsgiApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop=f"{AcceptLoop.__module__}:{AcceptLoop.__qualname__}",
-        http=LoadSheddingProtocol,
+        # by name: the metrics library reads the environment on import
+        http="tenantry.server.load_shedding:LoadSheddingProtocol",
         ws="none",
         lifespan="on",
         log_config=None,
