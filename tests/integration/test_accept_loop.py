@@ -238,7 +238,7 @@ def test_pending_responses_of_surplus_connections_are_their_last() -> None:
 
         config = uvicorn.Config(app, http=HttpProtocol, lifespan="off", log_config=None)
         config.load()
-        server = shutdown.GracefulServer(config, 0, shutdown.Siblings([0, 0], 0))
+        server = shutdown.GracefulServer(config, 0, shutdown.Siblings(os.getppid(), [0, 0], 0))
         server.lifespan = config.lifespan_class(config)
         await server.startup([bound])
         lines = [await Line.to(url_of(bound)) for _ in range(6)]
