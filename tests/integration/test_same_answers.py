@@ -17,9 +17,11 @@ import psycopg
 import pytest
 
 from tenantry.api.auth import VERIFY_PREFIX
+from tenantry.common.clock import Timeouts
 from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 from tenantry_sdk._verify import PRINCIPAL_HEADERS
+from tests.support.app import PATIENT
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.in_process import (
     DJANGO,
@@ -562,11 +564,13 @@ async def test_request_id_of_the_client_is_kept_if_it_is_plain(app: Authenticate
 
 
 @asynccontextmanager
-async def every_app(service: Service, **values: str) -> AsyncIterator[list[AuthenticatedApp]]:
-    """A app of each kind beside the service, with its short timeouts."""
+async def every_app(
+    service: Service, timeouts: Timeouts = PATIENT, /, **values: str
+) -> AsyncIterator[list[AuthenticatedApp]]:
+    """An app of each kind beside the service."""
     async with AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(running_app(kind, service, SHORT_TIMEOUTS, **values))
+            await stack.enter_async_context(running_app(kind, service, timeouts, **values))
             for kind in KINDS
         ]
 
@@ -581,7 +585,10 @@ async def test_unreachable_database_is_503_until_it_returns(
     service: Service, link: DatabaseLink
 ) -> None:
     org = await service.organization()
-    async with running_service(link.conninfo, SHORT_TIMEOUTS) as linked, every_app(linked) as apps:
+    async with (
+        running_service(link.conninfo, SHORT_TIMEOUTS) as linked,
+        every_app(linked, SHORT_TIMEOUTS) as apps,
+    ):
         callers = [linked.caller(org.owner.credential), linked.user(org=org.id, role="owner")]
         for app in apps:
             for caller in callers:
@@ -604,7 +611,10 @@ async def test_unreachable_database_is_503_until_it_returns(
 
 async def test_database_that_does_not_answer_is_503(service: Service, link: DatabaseLink) -> None:
     org = await service.organization()
-    async with running_service(link.conninfo, SHORT_TIMEOUTS) as linked, every_app(linked) as apps:
+    async with (
+        running_service(link.conninfo, SHORT_TIMEOUTS) as linked,
+        every_app(linked, SHORT_TIMEOUTS) as apps,
+    ):
         for app in apps:
             await authorized(app, by(org.owner))
         link.block()

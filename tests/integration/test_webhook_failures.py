@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import httpx2
 import psycopg
@@ -32,10 +31,6 @@ BEGIN
 END $$;
 CREATE TRIGGER refuse BEFORE INSERT ON billing_events FOR EACH ROW EXECUTE FUNCTION refuse();
 """
-SHORT: Final = Timeouts(
-    request=2.4, batch=2.2, batch_start=1.0, rate_limits=1.0, connect=1.5, statement=2.0
-)
-"""Half of the defaults: time enough for a connection to a database that is back."""
 
 
 @pytest.fixture
@@ -193,7 +188,7 @@ async def taken(server: EmbeddedServer, deliver: Callable[[], Awaitable[httpx2.R
 
 
 async def test_an_unreachable_database_is_503(server: EmbeddedServer) -> None:
-    async with fragile(server, SHORT) as provider:
+    async with fragile(server, SHORT_TIMEOUTS) as provider:
         subscriber = await provider.subscriber()
         await provider.send(events.updated(**subscriber.names))
         failure = events.failed(customer=subscriber.customer, created=NOW + 1)

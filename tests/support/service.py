@@ -174,17 +174,17 @@ class Service:
 
 
 SHORT_TIMEOUTS: Final = Timeouts(
-    request=0.8,
-    batch=0.7,
-    batch_start=0.3,
-    rate_limits=0.3,
-    connect=0.5,
-    statement=0.6,
-    identity_provider=0.5,
-    token_endpoint=0.7,
+    request=2.4,
+    batch=2.2,
+    batch_start=1.0,
+    rate_limits=1.0,
+    connect=1.5,
+    statement=2.0,
+    identity_provider=1.5,
+    token_endpoint=2.0,
 )
-"""For a service whose database or identity provider does not answer: they end in the same order as
-by default.
+"""For a service whose database or identity provider does not answer: half of the defaults, time
+enough for a busy machine to answer before and after.
 """
 
 
