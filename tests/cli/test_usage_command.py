@@ -1,6 +1,8 @@
 """``tenantry usage``: which key sends how many requests."""
 
 import json
+from datetime import timedelta
+from typing import Final
 
 import pytest
 
@@ -9,6 +11,9 @@ from tests.cli.command_support import Workspace
 from tests.support.issuer import NOW
 from tests.support.service import Key
 from tests.support.usage import write_usage
+
+YESTERDAY: Final = ("--since", "2025-12-31", "--until", "2026-01-01")
+"""The requests of a test itself, which are counted too, are of today."""
 
 
 @pytest.fixture
@@ -21,7 +26,8 @@ async def busy(workspace: Workspace) -> Key:
         (key.id, RequestOutcome.FORBIDDEN): 2,
         (ALL_USERS, RequestOutcome.ACCEPTED): 3,
     }
-    await write_usage(workspace.served.service.conninfo, NOW, org.id, numbers)
+    yesterday = NOW - timedelta(days=1)
+    await write_usage(workspace.served.service.conninfo, yesterday, org.id, numbers)
     return key
 
 
@@ -30,7 +36,7 @@ def table_of(text: str) -> list[list[str]]:
 
 
 async def test_the_busiest_key_comes_first_with_its_name(workspace: Workspace, busy: Key) -> None:
-    shown = await workspace.run("usage", "--by", "key")
+    shown = await workspace.run("usage", "--by", "key", *YESTERDAY)
     heading, first, second = table_of(shown.out)
     assert heading == ["KEY", "NAME", "REQUESTS", "SHARE"]
     assert first == [busy.id, "Nightly", "7", "70.0%"]
@@ -41,14 +47,16 @@ async def test_the_busiest_key_comes_first_with_its_name(workspace: Workspace, b
 async def test_requests_are_added_up_by_outcome_or_listed_by_time(
     workspace: Workspace, busy: Key
 ) -> None:
-    outcomes = table_of(await workspace.done("usage", "--by", "outcome", "--key", busy.id))
-    days = table_of(await workspace.done("usage", "--by", "time", "--interval", "day"))
+    outcomes = table_of(
+        await workspace.done("usage", "--by", "outcome", "--key", busy.id, *YESTERDAY)
+    )
+    days = table_of(await workspace.done("usage", "--by", "time", "--interval", "day", *YESTERDAY))
     assert outcomes[1:] == [["accepted", "5", "71.4%"], ["forbidden", "2", "28.6%"]]
-    assert days[1:] == [["2026-01-01", "00:00", "10", "100.0%"]]
+    assert days[1:] == [["2025-12-31", "00:00", "10", "100.0%"]]
 
 
 async def test_json_is_the_answer_of_the_api(workspace: Workspace, busy: Key) -> None:
-    report = json.loads(await workspace.done("usage", "--json"))
+    report = json.loads(await workspace.done("usage", "--json", *YESTERDAY))
     assert {count["keyId"]: count["count"] for count in report["data"]} == {busy.id: 7, None: 3}
     assert "completeUntil" in report
 
@@ -57,7 +65,7 @@ async def test_keys_have_no_names_for_a_credential_that_may_not_list_them(
     workspace: Workspace, busy: Key
 ) -> None:
     _, secret = await workspace.key("usage:read")
-    shown = table_of(await workspace.done("usage", TENANTRY_API_KEY=secret))
+    shown = table_of(await workspace.done("usage", *YESTERDAY, TENANTRY_API_KEY=secret))
     assert shown[:2] == [["KEY", "REQUESTS", "SHARE"], [busy.id, "7", "70.0%"]]
 
 
@@ -68,7 +76,7 @@ async def test_no_requests_are_said_so(workspace: Workspace) -> None:
 
 async def test_the_operator_sees_which_tenant_calls_most(workspace: Workspace, busy: Key) -> None:
     org = workspace.organization.id
-    since = ("--since", "2026-01-01", "--until", "2026-01-02", "--tenant", org)
+    since = (*YESTERDAY, "--tenant", org)
     database = {"DATABASE_URL": workspace.served.service.conninfo}
     tenants = table_of(await workspace.done("admin", "usage", *since, **database))
     keys = table_of(await workspace.done("admin", "usage", "--by", "key", *since, **database))
