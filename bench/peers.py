@@ -66,6 +66,7 @@ HTTP: Final[dict[str, Answer]] = {
     ],
     "120 KB in chunks of one byte": [_CHUNKED + b"1\r\nx\r\n" * 120 * _KB + b"0\r\n\r\n", b""],
     "a chunk with an endless extension": [_CHUNKED + b"1;", b"x" * 64 * _KB],
+    "a byte a chunk, with 16 KB of extension": [_CHUNKED, b"1;" + b"x" * 16 * _KB + b"\r\ny\r\n"],
     "an endless trailer": [_CHUNKED + b"0\r\n", b"a: b\r\n" * 9999],
     "a header line of 64 KB": [
         _OK + b"a: " + b"x" * 64 * _KB + b"\r\nContent-Length: 0\r\n\r\n",

@@ -19,11 +19,11 @@ import psycopg
 import pytest
 
 from tenantry.db.connection import ACROSS_TENANTS
-from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tests.support.commands import SECRETS, Running, running
 from tests.support.deployment import Deployment, deployed
 from tests.support.outbox import add_notification, delivery_of
+from tests.support.patience import patient_database
 from tests.support.postgres import as_url
 from tests.support.serving import LOOPBACK
 from tests.support.smtp import MailServer
@@ -159,7 +159,7 @@ async def delivering(
     """A command that runs the jobs, while it delivers a mail that is not taken yet; and the
     notification's id.
     """
-    database, server = Database(conninfo, pool_size=1), MailServer()
+    database, server = patient_database(conninfo, pool_size=1), MailServer()
     server.hold = asyncio.Event()
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:

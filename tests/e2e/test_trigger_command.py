@@ -18,9 +18,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from tenantry.common.clock import system_clock
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.serving import serving
-from tests.support.app import OPERATOR_TOKEN, PATIENT, make_app
+from tests.support.app import OPERATOR_TOKEN, make_app
 from tests.support.command_runner import invoke
 from tests.support.commands import SECRETS, Done
+from tests.support.patience import PATIENT
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.serving import served

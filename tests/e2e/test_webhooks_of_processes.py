@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tenantry.common.clock import system_clock
-from tenantry.db.database import Database
 from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, running
 from tests.support.outbound_webhooks import Sending, ids
+from tests.support.patience import patient_database
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import ManualClock
@@ -61,7 +61,7 @@ async def test_disabled_endpoint_is_named_at_the_start_and_gets_its_events_once_
 
 async def _disable(conninfo: str, receiver: WebhookServer) -> list[str]:
     """Let the receiver end the endpoint at the first of three events; return their ids."""
-    async with Database(conninfo, pool_size=4) as database:
+    async with patient_database(conninfo, pool_size=4) as database:
         clock = ManualClock(system_clock())
         sending = Sending(database, [endpoint_at(receiver.url)], clock=clock)
         await sending.begin()

@@ -35,6 +35,7 @@ from tests.support import events, facts
 from tests.support.billing import Provider, rows
 from tests.support.events import NOW
 from tests.support.logs import watched
+from tests.support.patience import patient_database, patient_queue
 from tests.support.service import ManualClock, running_service
 from tests.support.smtp import MailServer, running
 
@@ -85,7 +86,7 @@ def clock() -> ManualClock:
 
 @asynccontextmanager
 async def process(conninfo: str, clock: ManualClock) -> AsyncIterator[Process]:
-    database, queue = Database(conninfo, pool_size=2), JobQueue(conninfo)
+    database, queue = patient_database(conninfo, pool_size=2), patient_queue(conninfo)
     await database.open()
     webhooks = WebhookService([database.lane()], POLICY, Outbox(), clock)
     yield Process(database, queue, webhooks, clock)

@@ -17,6 +17,7 @@ from tenantry.domain.standby_checks import CHANGE_WAIT
 from tests.support import events
 from tests.support.checking_standbys import register
 from tests.support.guarded_events import written_by_test
+from tests.support.patience import patient_database
 from tests.support.service import Service
 from tests.support.signing import deliver
 
@@ -35,7 +36,7 @@ CREATE TRIGGER only_flushed AFTER INSERT ON check_standbys FOR EACH ROW EXECUTE 
 
 @pytest.fixture
 async def database(conninfo: str) -> AsyncIterator[Database]:
-    async with Database(conninfo, pool_size=1) as database:
+    async with patient_database(conninfo, pool_size=1) as database:
         yield database
 
 
@@ -197,7 +198,7 @@ async def test_change_is_in_the_log_before_others_see_it(
 ) -> None:
     options = f"{conninfo} options='-c synchronous_commit={given}'"
     async with (
-        Database(options, pool_size=1) as database,
+        patient_database(options, pool_size=1) as database,
         database.change(ACME) as connection,
     ):
         assert await connection.fetch_value("SHOW synchronous_commit") == used

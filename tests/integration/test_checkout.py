@@ -41,6 +41,7 @@ from tenantry.integrations.stripe.client import ProviderApi
 from tests.support.emptying import SharedDatabase
 from tests.support.events import subscription
 from tests.support.guarded_events import written_by_test
+from tests.support.patience import patient_database
 from tests.support.provider_api import KEY, ProviderServer, refusal
 from tests.support.tenants import add_acme
 
@@ -76,7 +77,7 @@ CHECKOUT = "POST /api/v1/billing/checkout-sessions"
 
 @pytest.fixture(scope="module")
 async def opened(shared_database: SharedDatabase) -> AsyncIterator[Database]:
-    database = Database(shared_database.conninfo, pool_size=1)
+    database = patient_database(shared_database.conninfo, pool_size=1)
     await database.open()
     yield database
     await database.close()

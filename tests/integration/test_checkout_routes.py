@@ -11,12 +11,12 @@ from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import new_key
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import of_tenant
-from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.permissions import AccessLevel, Mode
 from tests.support.app import OPERATOR_TOKEN, PEPPER, running_app
 from tests.support.billing import rows
 from tests.support.emptying import SharedDatabase
+from tests.support.patience import patient_database
 from tests.support.provider_api import KEY, ProviderServer, running_provider
 from tests.support.tenants import add_acme
 
@@ -67,7 +67,7 @@ async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
     """The credentials of a key of the tenant acme, who is customer cus_1."""
     now = system_clock()
     key = new_key("acme", "CI", (scope,), AccessLevel.SCOPED, Mode.LIVE, None, "operator", now)
-    database = Database(conninfo, pool_size=1)
+    database = patient_database(conninfo, pool_size=1)
     await database.open()
     async with database.change(of_tenant("acme")) as connection:
         await add_acme(connection, now)

@@ -13,7 +13,6 @@ import psycopg
 import pytest
 
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
-from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import CustomerTakenError, NotFoundError, TenantDeletedError
@@ -21,6 +20,7 @@ from tenantry.jobs.retention import RetentionService
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows, until_blocked
 from tests.support.events import NOW
+from tests.support.patience import patient_database
 from tests.support.replays import POLICY, replay_one
 from tests.support.service import Service
 
@@ -38,7 +38,7 @@ def provider(service: Service) -> Provider:
 
 @asynccontextmanager
 async def operator(provider: Provider) -> AsyncIterator[CustomerLinks]:
-    database = Database(provider.service.conninfo, pool_size=1)
+    database = patient_database(provider.service.conninfo, pool_size=1)
     async with database:
         outbox = Outbox(asks_provider=True)
         yield CustomerLinks(database, POLICY, outbox, lambda: AT)
@@ -348,7 +348,7 @@ async def test_a_move_that_a_deadlock_ends_is_made_again(provider: Provider) -> 
 
 
 async def remove_expired(conninfo: str, now: datetime) -> None:
-    async with Database(conninfo, pool_size=1) as database:
+    async with patient_database(conninfo, pool_size=1) as database:
         await RetentionService(database, 3650 * DAY, lambda: now).run()
 
 

@@ -17,13 +17,11 @@ from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS, API, BATCH, TENANT, of_tenant
-from tenantry.db.database import Database
 from tenantry.db.migrate import grant, migrate
 from tenantry.db.outbox import Outbox
 from tenantry.db.roles import ROLES, SERVICE_ROLES, RolesMissingError
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.jobs.database_metrics import DatabaseMetrics
-from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
 from tenantry.notifications.mail_delivery import MailService
@@ -34,6 +32,7 @@ from tests.support.commands import SECRETS, run
 from tests.support.findings import checked_settings
 from tests.support.logs import watched
 from tests.support.outbox import add_notification
+from tests.support.patience import patient_database, patient_queue
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.rows import BODY_OF, ONE, add_rows
 from tests.support.service import KEYS, PROJECTS, Service, running_service
@@ -100,7 +99,7 @@ def plain(postgres: PostgresServer) -> Iterator[str]:
 
 async def roles_in(conninfo: str) -> list[str]:
     """The roles that a request's transaction and a batch are carried out in."""
-    database = Database(conninfo, pool_size=1)
+    database = patient_database(conninfo, pool_size=1)
     await database.open()
     found = []
     async with database.transaction(of_tenant("acme")) as connection:
@@ -141,7 +140,7 @@ async def test_running_service_takes_the_roles_once_they_are_granted(
     postgres: PostgresServer, way: str
 ) -> None:
     with made_role(postgres.conninfo, "tenantry_early") as role, postgres.database() as conninfo:
-        database = Database(make_conninfo(conninfo, user=role), pool_size=1)
+        database = patient_database(make_conninfo(conninfo, user=role), pool_size=1)
         lane = database.lane()
 
         async def look() -> None:
@@ -171,7 +170,7 @@ async def test_running_worker_continues_once_the_roles_are_granted(
         postgres.database() as conninfo,
     ):
         by_role = make_conninfo(conninfo, user=role)
-        database, queue = Database(conninfo, pool_size=1), JobQueue(by_role)
+        database, queue = patient_database(conninfo, pool_size=1), patient_queue(by_role)
         await database.open()
         await queue.open()
         async with running_mail(MailServer()) as server:
@@ -284,7 +283,7 @@ async def test_retention_removes_an_ended_tenant_with_its_trail(
 ) -> None:
     organization = await service.organization()
     await ended(postgres, service, organization.id, timedelta(days=31))
-    database = Database(service.conninfo, pool_size=1)
+    database = patient_database(service.conninfo, pool_size=1)
     await database.open()
     removed = await RetentionService(database, timedelta(days=90), system_clock).run()
     await database.close()
@@ -500,7 +499,7 @@ async def test_the_login_finds_the_transaction_of_another_that_delays_events(
         recording.execute(WAITING_EVENT)
         recording.commit()
         findings = await check_database(login, checked_settings(), system_clock())
-        async with Database(login, pool_size=1) as database:
+        async with patient_database(login, pool_size=1) as database:
             metrics = await DatabaseMetrics(database).read()
     [found] = [each for each in findings if each.subject == "events"]
     expected = f"at least 10 min: {process}, database postgres, application nightly import"

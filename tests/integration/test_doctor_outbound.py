@@ -11,13 +11,13 @@ from tenantry.cli.doctor import Finding, Level, ok
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.cli.doctor.outbound_checks import judge_endpoint, judge_writer
 from tenantry.db.connection import Connection
-from tenantry.db.database import Database
 from tenantry.domain.plans import Catalog
 from tenantry.outbound.events_store import OldestWriter, read_oldest_writer
 from tenantry.outbound.webhooks import EndpointState
 from tests.support.facts import CATALOG
 from tests.support.findings import checked_settings, only
 from tests.support.outbound_webhooks import Sending
+from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer
 from tests.support.webhook_endpoint import answer, endpoint_at, running_webhook_server
 
@@ -123,7 +123,10 @@ def test_held_events_of_an_endpoint_that_works_are_a_warning() -> None:
 
 
 async def test_endpoints_of_the_catalog_are_checked(emptied: str) -> None:
-    async with running_webhook_server() as server, Database(emptied, pool_size=2) as database:
+    async with (
+        running_webhook_server() as server,
+        patient_database(emptied, pool_size=2) as database,
+    ):
         endpoint = endpoint_at(f"http://127.0.0.1:{server.port}/")
         sending = Sending(database, [endpoint])
         await sending.begin()

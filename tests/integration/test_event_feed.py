@@ -5,13 +5,14 @@ import pytest
 from tenantry.billing.event_feed import EventFeed
 from tenantry.db.database import Database
 from tenantry.domain.errors import OverloadedError
+from tests.support.patience import patient_database
 
 NOWHERE = "host=/nowhere"
 SOON = 20
 
 
 def feed_of(conninfo: str = NOWHERE, **most: int) -> EventFeed:
-    return EventFeed(Database(conninfo, pool_size=1), **most)
+    return EventFeed(patient_database(conninfo, pool_size=1), **most)
 
 
 async def test_a_watcher_without_new_events_times_out() -> None:

@@ -7,8 +7,8 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from tenantry.db.database import Database
 from tenantry.jobs.retention import RetentionService
+from tests.support.patience import patient_database
 from tests.support.published_events import EVENTS, events_of, page
 from tests.support.service import Service, refusal
 
@@ -20,7 +20,7 @@ EVERYTHING = "tenant.*,member.*,api_key.*,audit.*"
 
 @pytest.fixture
 async def retention(emptied_service: Service) -> AsyncIterator[RetentionService]:
-    database = Database(emptied_service.conninfo, pool_size=2)
+    database = patient_database(emptied_service.conninfo, pool_size=2)
     await database.open()
     yield RetentionService(database, timedelta(days=90), emptied_service.clock)
     await database.close()

@@ -32,6 +32,7 @@ from tests.support.events import NOW
 from tests.support.facts import ANY, EACH, completed, deleted, failed, succeeded, updated
 from tests.support.ledger import recorded
 from tests.support.orders import in_batches
+from tests.support.patience import patient_database
 from tests.support.replays import replay_one
 from tests.support.service import Service
 
@@ -52,7 +53,7 @@ async def test_a_moved_customer_takes_its_subscriptions_along(provider: Provider
     event = events.updated(**{**former.names, "org": None})
     await provider.send(event)
     assert await provider.state(former) == ("pro", "active")
-    async with Database(provider.service.conninfo, pool_size=1) as database:
+    async with patient_database(provider.service.conninfo, pool_size=1) as database:
         links = CustomerLinks(database, ANY, Outbox(asks_provider=True), lambda: AT)
         await links.unlink(BY_OPERATOR, former.customer)
         assert await provider.state(former) == ("free", "none")
@@ -69,7 +70,7 @@ async def test_a_removed_link_gives_a_subscription_back_to_the_tenant_that_it_na
 ) -> None:
     """With `SUBSCRIPTIONS=each`, where the newest event decides which tenant has a subscription."""
     of_both = {"subscription_id": "sub_1", "customer_id": "cus_1"}
-    async with Database(emptied, pool_size=2) as database:
+    async with patient_database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], EACH, None, lambda: AT)
         outbox = Outbox()
         links = CustomerLinks(database, EACH, outbox, lambda: AT)
@@ -180,7 +181,7 @@ async def test_two_tenants_that_get_a_subscription_at_the_same_time_do_not_both_
     emptied: str, way: str
 ) -> None:
     gate = Gate()
-    async with Database(emptied, pool_size=2) as database:
+    async with patient_database(emptied, pool_size=2) as database:
         rivals = ConcurrentBatches(database, gate)
         await rivals.begin()
         linking = asyncio.create_task(rivals.link("acme", way))
@@ -201,7 +202,7 @@ async def test_a_linked_customer_brings_no_subscription_that_names_another_tenan
 ) -> None:
     gate = Gate()
     gate.open.set()
-    async with Database(emptied, pool_size=2) as database:
+    async with patient_database(emptied, pool_size=2) as database:
         rivals = ConcurrentBatches(database, gate)
         await rivals.begin()
         await rivals.name("other")
@@ -216,7 +217,7 @@ async def test_a_tenant_is_locked_in_order_with_those_that_have_its_customers_su
     is greater.
     """
     lock = "SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE NOWAIT"
-    async with Database(emptied, pool_size=2) as database:
+    async with patient_database(emptied, pool_size=2) as database:
         rivals = ConcurrentBatches(database, Gate())
         await rivals.begin()
         await rivals.name("acme")
@@ -239,7 +240,7 @@ async def test_a_change_of_a_link_locks_no_tenant_of_another_customers_subscript
     lock = "SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE NOWAIT"
     gate = Gate()
     gate.open.set()
-    async with Database(emptied, pool_size=2) as database:
+    async with patient_database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], EACH, None, lambda: AT)
         links = CustomerLinks(database, EACH, gate, lambda: AT)
         tenants = TenantService(database, EACH, Outbox(), lambda: AT)
@@ -305,7 +306,7 @@ async def test_a_customer_of_an_ended_tenant_brings_all_its_events_in_every_orde
 
 async def check_orders_of_an_ended_tenant(conninfo: str, policy: BillingPolicy, every: int) -> None:
     """Assert that one of ``every`` orders ends with the events at the customer's new tenant."""
-    async with Database(conninfo, pool_size=2) as database:
+    async with patient_database(conninfo, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
         tenants = TenantService(database, policy, Outbox(), lambda: AT)
         orders = [steps for steps in permutations(STEPS) if _is_possible(steps)][::every]
@@ -355,7 +356,7 @@ async def test_a_batch_may_take_a_customer_over_from_an_ended_tenant(
 ) -> None:
     """The events that name no tenant come before the checkout, in one batch with it."""
     names = {"customer_id": "cus_1", "subscription_id": "sub_1"}
-    async with Database(emptied, pool_size=2) as database:
+    async with patient_database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
         tenants = TenantService(database, policy, Outbox(), lambda: AT)
         await tenants.put(
@@ -380,7 +381,7 @@ async def test_an_invoice_without_a_customer_keeps_its_tenant_beside_a_customer_
     emptied: str,
 ) -> None:
     """With `SUBSCRIPTIONS=any`, where the subscription alone gives such an invoice its tenant."""
-    async with Database(emptied, pool_size=2) as database:
+    async with patient_database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], ANY, None, lambda: AT)
         tenants = TenantService(database, ANY, Outbox(), lambda: AT)
         await tenants.put(
@@ -420,7 +421,7 @@ async def test_events_and_final_links_alone_decide_the_state(
 
 async def check_changes_of_links(conninfo: str, policy: BillingPolicy, seeds: range) -> None:
     """Assert that random events and links end as the last link says."""
-    async with Database(conninfo, pool_size=2) as database:
+    async with patient_database(conninfo, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
         for seed in seeds:
             await _Case(seed, database, webhooks, policy).check()

@@ -9,13 +9,13 @@ from functools import partial
 import pytest
 
 from tenantry.billing.ledger_queries import BillingExplanation, explain
-from tenantry.db.database import Database
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
 from tests.support import events
 from tests.support.billing import EVENTS, Provider, rows
 from tests.support.events import NOW
 from tests.support.facts import CATALOG
+from tests.support.patience import patient_database
 from tests.support.service import Service
 
 
@@ -29,7 +29,7 @@ Explaining = Callable[[str, int], Awaitable[BillingExplanation]]
 
 @pytest.fixture
 async def explaining(service: Service) -> AsyncIterator[Explaining]:
-    database = Database(service.conninfo, pool_size=1)
+    database = patient_database(service.conninfo, pool_size=1)
     await database.open()
     yield partial(explain, database, BillingPolicy(catalog=CATALOG), now=service.clock.now)
     await database.close()

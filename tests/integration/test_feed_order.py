@@ -24,6 +24,7 @@ from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
 from tests.support.app import OPERATOR_TOKEN, client_of, lifespan, make_app
 from tests.support.billing import rows, until_blocked
+from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer
 from tests.support.service import PROJECTS, Service
 
@@ -82,13 +83,13 @@ class Reader:
 
 @asynccontextmanager
 async def feed_of(conninfo: str) -> AsyncIterator[ChangeFeed]:
-    async with Database(conninfo, pool_size=2) as database:
+    async with patient_database(conninfo, pool_size=2) as database:
         yield ChangeFeed(database)
 
 
 @pytest.fixture
 async def database(conninfo: str) -> AsyncIterator[Database]:
-    async with Database(conninfo, pool_size=2) as database:
+    async with patient_database(conninfo, pool_size=2) as database:
         yield database
 
 

@@ -18,6 +18,7 @@ from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.emptying import SharedDatabase
+from tests.support.patience import patient_database
 from tests.support.replays import POLICY, replay_one
 from tests.support.service import (
     TENANTS,
@@ -285,7 +286,7 @@ async def test_the_job_records_the_end_of_a_grant_once(fresh_service: Service) -
     await grant(service, org, plan="pro", until=end.isoformat())
     await grant(service, org, "trial", limits={"projects": 5}, until=end.isoformat())
     service.clock.now = end + timedelta(minutes=1)
-    async with Database(service.conninfo, 1) as database:
+    async with patient_database(service.conninfo, 1) as database:
         runs = [await record_ends(service, database) for _ in range(2)]
     assert runs == [1, 0]
     [entry, *_] = (await org.owner.get(LEDGER)).json()["data"]
@@ -311,7 +312,7 @@ async def test_the_job_records_every_end_of_several_grants(fresh_service: Servic
     await grant(service, org, plan="pro", until=ends[1])
     await grant(service, org, "more", limits={"projects": 5}, until=ends[2])
     service.clock.now = begun + timedelta(days=3, minutes=1)
-    async with Database(service.conninfo, 1) as database:
+    async with patient_database(service.conninfo, 1) as database:
         assert await record_ends(service, database) == 3
     reasons = [entry["reason"] for entry in (await org.owner.get(LEDGER)).json()["data"][:3]]
     assert [reason.partition(".")[0] for reason in reversed(reasons)] == [
@@ -414,7 +415,7 @@ async def test_the_explanation_names_grants_and_says_what_ends(fresh_service: Se
     soon = (begun + timedelta(days=7)).isoformat().replace("+00:00", "Z")
     await grant(service, org, plan="pro", until=until)
     await grant(service, org, "more", limits={"projects": 50}, until=soon, reason="A migration")
-    async with Database(service.conninfo, 1) as database:
+    async with patient_database(service.conninfo, 1) as database:
         explanation = await explain(database, POLICY, org.id, 10, begun)
     screen = io.StringIO()
     show(explanation, Console(file=screen, width=100_000))

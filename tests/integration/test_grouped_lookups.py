@@ -14,11 +14,11 @@ from tenantry.app import build_authentication, build_base
 from tenantry.auth.authentication import Authenticator
 from tenantry.common.clock import DEFAULT_TIMEOUTS, system_clock
 from tenantry.db.batcher import BatchMetrics
-from tenantry.db.database import Database
 from tenantry.domain.api_keys import DEFAULT_FORMAT, Pepper
 from tenantry.domain.permissions import Mode
 from tenantry.integrations.oidc.claims import Claims
 from tests.support.app import PEPPER, make_settings
+from tests.support.patience import patient_database
 from tests.support.principals import NOW, ONLY_FREE
 
 Lookup = Callable[[Authenticator, int], Awaitable[object]]
@@ -50,7 +50,7 @@ async def test_lookups_wait_for_most_of_the_senders_before_them_where_they_gathe
 ) -> None:
     seen: list[int] = []
     metrics = BatchMetrics("", lambda items, _waited, _took: seen.append(items))
-    async with Database(conninfo, pool_size=1, metrics_of=lambda _: metrics) as database:
+    async with patient_database(conninfo, pool_size=1, metrics_of=lambda _: metrics) as database:
         authenticator = Authenticator(
             keys=database.lane(),
             users=database.lane(),

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from tenantry.billing.stale_tenants import count_stale_tenants
-from tenantry.db.database import Database
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.emptying import SharedDatabase
+from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer
 from tests.support.service import PROJECTS, Service, running_service
 
@@ -146,7 +146,7 @@ async def test_stale_tenants_are_those_of_the_last_check(provider: Provider, emp
     silent, left = await provider.subscriber(), await provider.subscriber()
     for subscriber in (silent, left):
         await provider.send(events.updated(**subscriber.names, period_end=ended))
-    database = Database(emptied, pool_size=1)
+    database = patient_database(emptied, pool_size=1)
     await database.open()
     clock.advance(hours=25)
     assert await metric(provider, "tenantry_stale_tenants") == 0

@@ -15,7 +15,6 @@ from tenantry.cli.doctor import Level
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection
-from tenantry.db.database import Database
 from tenantry.db.sessions import CLIENT_ENCODING, UNIFORM, open_session
 from tests.support import events
 from tests.support.app import PEPPER, WEBHOOK_SECRET
@@ -23,6 +22,7 @@ from tests.support.billing import Provider
 from tests.support.command_runner import invoke, invoke_async
 from tests.support.findings import checked_settings, only
 from tests.support.hostile_settings import OF_ENVIRONMENT, HostileDatabase, hostile_database
+from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import PROJECTS, Caller, Organization, Service, running_service
 from tests.support.smtp import LOOPBACK, MailServer, running
@@ -67,7 +67,7 @@ def hostile(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterat
 async def test_every_kind_of_session_has_the_settings_of_the_code(hostile: HostileDatabase) -> None:
     shown: dict[str, list[tuple[str, str | None]]] = {}
     async with (
-        Database(hostile.service, pool_size=1) as database,
+        patient_database(hostile.service, pool_size=1) as database,
         database.transaction(ACROSS_TENANTS) as of_pool,
         database.lane().use() as of_lane,
         await Connection.connect(hostile.service) as other,

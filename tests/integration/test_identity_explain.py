@@ -22,6 +22,7 @@ from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
 from tests.support.forgeries import ATTACKS, ISSUED, PUBLISHED, RSA
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 from tests.support.members import OWN, accept_path, add_member, remove_member
+from tests.support.patience import patient_database
 from tests.support.ports import free_port
 from tests.support.service import TENANTS, Service
 
@@ -206,7 +207,7 @@ async def test_explanation_names_why_keys_are_unavailable() -> None:
 
 @contextlib.asynccontextmanager
 async def connected(conninfo: str) -> AsyncIterator[Database]:
-    database = Database(conninfo, 1)
+    database = patient_database(conninfo, 1)
     try:
         yield database
     finally:

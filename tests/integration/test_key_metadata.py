@@ -6,9 +6,9 @@ import pytest
 
 from tenantry.auth.api_keys_store import KeyFilter, read_page
 from tenantry.db.connection import of_tenant
-from tenantry.db.database import Database
 from tenantry.db.pagination import Window
 from tests.support.issuer import NOW
+from tests.support.patience import patient_database
 from tests.support.service import KEYS, VERIFY, WHOAMI, Key, Organization, Service, refusal
 
 METADATA = {"team": "growth", "Straße": "Zürich 7"}
@@ -165,7 +165,7 @@ async def test_list_by_external_id_reads_its_index(service: Service) -> None:
     org = await service.organization()
     for number in range(3):
         await made(service, org, externalId=f"cus_{number}")
-    database = Database(service.conninfo, pool_size=1)
+    database = patient_database(service.conninfo, pool_size=1)
     await database.open()
     async with database.transaction(of_tenant(org.id)) as connection:
         await connection.execute("SET LOCAL enable_seqscan = off")

@@ -14,6 +14,7 @@ from tests.support.app import PEPPER
 from tests.support.billing import rows
 from tests.support.guarded_events import written_by_test
 from tests.support.logs import watched
+from tests.support.patience import patient_database
 from tests.support.principals import ONLY_FREE
 from tests.support.service import (
     KEYS,
@@ -41,7 +42,7 @@ async def test_last_use_is_shown_after_the_write(service: Service) -> None:
     organization = await service.organization()
     key = await service.key(organization.owner, organization.id, "projects:read")
     unused = (await organization.owner.get(key.path)).json()
-    database = Database(service.conninfo, pool_size=1)
+    database = patient_database(service.conninfo, pool_size=1)
     await database.open()
     use = key_uses(database)
     use.record(key.id, used_at(key.id, NOW))
@@ -80,7 +81,7 @@ async def test_rejected_key_has_no_last_use(service: Service) -> None:
 async def test_older_use_does_not_replace_a_newer_one(service: Service) -> None:
     organization = await service.organization()
     key = await service.key(organization.owner, organization.id, "projects:read")
-    database = Database(service.conninfo, pool_size=1)
+    database = patient_database(service.conninfo, pool_size=1)
     await database.open()
     use = key_uses(database)
     for moment in (NOW, NOW.replace(hour=11)):
@@ -94,7 +95,7 @@ async def test_older_use_does_not_replace_a_newer_one(service: Service) -> None:
 @asynccontextmanager
 async def recording(service: Service) -> AsyncIterator[Callable[[Key, str], Awaitable[JsonObject]]]:
     """Authenticate a key from an address, write its use, and return the key's record."""
-    database = Database(service.conninfo, pool_size=1)
+    database = patient_database(service.conninfo, pool_size=1)
     use = key_uses(database)
     authenticator = Authenticator(
         keys=database.lane(),
@@ -152,7 +153,7 @@ async def test_successor_shows_the_last_use_of_the_rotated_key(service: Service)
 
 
 async def test_uses_of_many_keys_are_written_in_batches(conninfo: str) -> None:
-    database = Database(conninfo, pool_size=1)
+    database = patient_database(conninfo, pool_size=1)
     await database.open()
     async with database.change(of_tenant("t")) as connection:
         await written_by_test(connection)
@@ -181,7 +182,7 @@ async def test_failed_write_is_repeated(conninfo: str) -> None:
     async with running_service(conninfo) as service:
         organization = await service.organization()
         key = await service.key(organization.owner, organization.id, "projects:read")
-        database = Database(conninfo, pool_size=1)
+        database = patient_database(conninfo, pool_size=1)
         await database.open()
         use = key_uses(database)
         use.record(key.id, used_at(key.id, NOW))

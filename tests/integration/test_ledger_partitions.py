@@ -16,7 +16,6 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.billing import ledger_store as billing
-from tenantry.db.database import Database
 from tenantry.db.statements import BoundStatement
 from tenantry.domain.billing.events import Outcome
 from tests.integration.test_webhook_invalid import waiting_inserts
@@ -24,6 +23,7 @@ from tests.integration.test_webhook_races import held_back, instance
 from tests.support import events
 from tests.support.billing import Provider, rows, until_blocked
 from tests.support.events import NOW
+from tests.support.patience import patient_database
 from tests.support.postgres import partition_ledger, run_script
 from tests.support.service import Service
 
@@ -125,7 +125,7 @@ async def test_rows_of_batches_are_found_by_the_index_of_each_partition(provider
     partition_ledger(conninfo, first=FIRST, until=UNTIL)
     await rows(conninfo, FILL, int(FIRST.timestamp()) - 1000)
     await rows(conninfo, "ANALYZE billing_events")
-    database = Database(conninfo, pool_size=1)
+    database = patient_database(conninfo, pool_size=1)
     plans = []
     async with database.lane().use() as connection:
         for call in (

@@ -16,6 +16,7 @@ from tenantry.db.database import Database
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.notifications.mail_delivery import MailDeferredError, MailService
 from tests.support import events
+from tests.support.patience import patient_database
 from tests.support.service import KEYS, TENANTS, Key, Organization, Service, running_service
 from tests.support.signing import deliver
 from tests.support.smtp import LOOPBACK, MailServer, Received, running
@@ -69,7 +70,7 @@ class Post:
 
 @asynccontextmanager
 async def posting(service: Service) -> AsyncIterator[Post]:
-    database = Database(service.conninfo, pool_size=1)
+    database = patient_database(service.conninfo, pool_size=1)
     await database.open()
     try:
         async with running(MailServer()) as server:

@@ -20,12 +20,13 @@ from tenantry.notifications.mail_delivery import (
 )
 from tenantry.notifications.mail_delivery_store import read_queue
 from tests.support.outbox import NOW, OWNER, add_notification, delivery_of
+from tests.support.patience import patient_database
 from tests.support.smtp import MailServer, running
 
 
 @pytest.fixture
 async def database(conninfo: str) -> AsyncIterator[Database]:
-    database = Database(conninfo, pool_size=1)
+    database = patient_database(conninfo, pool_size=1)
     await database.open()
     yield database
     await database.close()

@@ -20,6 +20,7 @@ from tenantry.notifications.mail_delivery import MailService
 from tests.support.app import PEPPER
 from tests.support.emptying import SharedDatabase
 from tests.support.members import MANAGER, MEMBERS, join, owned, remove_member
+from tests.support.patience import patient_database
 from tests.support.service import (
     WHOAMI,
     Caller,
@@ -124,7 +125,7 @@ async def set_back(service: Service, invitation: JsonObject, days: int) -> None:
 
 @asynccontextmanager
 async def delivering(service: Service) -> AsyncIterator["Delivery"]:
-    database = Database(service.conninfo, pool_size=1)
+    database = patient_database(service.conninfo, pool_size=1)
     await database.open()
     try:
         async with running(MailServer()) as server:

@@ -27,6 +27,7 @@ from tenantry.jobs.tasks import Work
 from tenantry.notifications.mail_delivery import MailService, RetrySchedule
 from tests.support.logs import watched
 from tests.support.outbox import NOW, OWNER, add_notification, delivery_of
+from tests.support.patience import patient_database, patient_queue
 from tests.support.postgres import PostgresServer, cut_off
 from tests.support.smtp import MailServer, running
 
@@ -37,7 +38,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 @pytest.fixture
 async def database(conninfo: str) -> AsyncIterator[Database]:
-    database = Database(conninfo, pool_size=1)
+    database = patient_database(conninfo, pool_size=1)
     await database.open()
     yield database
     await database.close()
@@ -389,7 +390,7 @@ async def test_a_worker_without_a_schema_continues_only_once_there_is_one(
     postgres: PostgresServer, server: MailServer
 ) -> None:
     with postgres.database(migrated=False) as conninfo, watched("tenantry.jobs") as log:
-        queue, database = JobQueue(conninfo), Database(conninfo, pool_size=1)
+        queue, database = patient_queue(conninfo), patient_database(conninfo, pool_size=1)
         await queue.open()
         await database.open()
         async with worker(queue, work_with(database, server)):

@@ -19,6 +19,7 @@ from tenantry.domain.plans import Count
 from tests.support.emptying import SharedDatabase
 from tests.support.issuer import NOW
 from tests.support.members import add_member, join, remove_member
+from tests.support.patience import patient_database
 from tests.support.principals import make_principal
 from tests.support.service import Caller, JsonObject, Organization, Service, running_service
 
@@ -40,7 +41,7 @@ async def service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
 
 @pytest.fixture
 async def database(service: Service) -> AsyncIterator[Database]:
-    async with Database(service.conninfo, pool_size=1) as database:
+    async with patient_database(service.conninfo, pool_size=1) as database:
         yield database
 
 

@@ -36,6 +36,7 @@ from tests.support.billing import rows
 from tests.support.emptying import SharedDatabase
 from tests.support.issuer import NOW
 from tests.support.members import add_member, join, remove_member
+from tests.support.patience import patient_database, patient_queue
 from tests.support.ports import free_port
 from tests.support.service import Organization, Service, running_service
 from tests.support.signing import PATH
@@ -233,7 +234,7 @@ async def floor(
                 PROVIDER_API_BASE=address.url,
             )
         )
-        database, queue = Database(conninfo, pool_size=3), JobQueue(conninfo)
+        database, queue = patient_database(conninfo, pool_size=3), patient_queue(conninfo)
         await database.open()
         stack.push_async_callback(database.close)
         await queue.open()

@@ -15,10 +15,8 @@ import yaml
 
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS
-from tenantry.db.database import Database
 from tenantry.db.job_names import DELIVER_MAIL, PERIODIC
 from tenantry.jobs.database_metrics import DatabaseMetrics
-from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work, counted
 from tests.support.billing import rows
@@ -27,6 +25,7 @@ from tests.support.counting import PLANS, counted_everything
 from tests.support.emptying import SharedDatabase
 from tests.support.logs import watched
 from tests.support.metrics import Series, Shown, documented
+from tests.support.patience import patient_database, patient_queue
 from tests.support.postgres import as_url
 from tests.support.service import KEYS, PROJECTS, TENANTS, Service, running_service
 
@@ -213,7 +212,7 @@ async def test_revoked_keys_are_counted_by_reason(service: Service) -> None:
 
 
 async def test_pool_counts_connections_and_waiting_requests(emptied: str) -> None:
-    database = Database(emptied, pool_size=1)
+    database = patient_database(emptied, pool_size=1)
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:
         waiting = asyncio.create_task(DatabaseMetrics(database).read())
@@ -272,8 +271,8 @@ async def test_a_job_that_ran_elsewhere_is_counted_with_its_last_success(
     emptied_service: Service,
 ) -> None:
     database, queue = (
-        Database(emptied_service.conninfo, pool_size=1),
-        JobQueue(emptied_service.conninfo),
+        patient_database(emptied_service.conninfo, pool_size=1),
+        patient_queue(emptied_service.conninfo),
     )
     await database.open()
     await queue.open()
@@ -308,7 +307,7 @@ async def test_a_job_that_ran_elsewhere_is_counted_with_its_last_success(
 
 
 async def test_failed_run_is_counted_and_keeps_the_last_success(emptied_service: Service) -> None:
-    database = Database(emptied_service.conninfo, pool_size=1)
+    database = patient_database(emptied_service.conninfo, pool_size=1)
     await database.open()
     async with counted(database, DELIVER_MAIL):
         pass
@@ -325,7 +324,7 @@ async def test_failed_run_is_counted_and_keeps_the_last_success(emptied_service:
 
 async def test_job_succeeds_if_its_run_cannot_be_counted(conninfo: str) -> None:
     await rows(conninfo, "DROP TABLE job_runs")
-    database = Database(conninfo, pool_size=1)
+    database = patient_database(conninfo, pool_size=1)
     await database.open()
     done = False
     async with counted(database, DELIVER_MAIL):

@@ -25,6 +25,7 @@ from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tests.support.billing import rows
 from tests.support.facts import EACH, deleted, failed, succeeded, updated
+from tests.support.patience import patient_database
 
 NOW: Final = datetime.fromtimestamp(100_000, UTC)
 HOUR: Final = 3600
@@ -251,7 +252,7 @@ async def scene(conninfo: str) -> AsyncIterator[Scene]:
 @asynccontextmanager
 async def running(conninfo: str) -> AsyncIterator[Scene]:
     """A scene on an empty database."""
-    database = Database(conninfo, pool_size=2)
+    database = patient_database(conninfo, pool_size=2)
     await database.open()
     scene = Scene(conninfo, database)
     try:

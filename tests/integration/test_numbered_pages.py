@@ -20,6 +20,7 @@ from tenantry.db.pagination import Listing, Position, decode_cursor, encode_curs
 from tenantry.domain.errors import InvalidCursorError
 from tenantry.domain.plans import Count
 from tests.support.emptying import SharedDatabase
+from tests.support.patience import patient_database
 
 NOON: Final = datetime(2027, 3, 1, 12, tzinfo=UTC)
 ROWS: Final = 23
@@ -59,7 +60,7 @@ async def database(shared_database: SharedDatabase) -> AsyncIterator[Database]:
     conninfo = shared_database.conninfo
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
         await connection.execute(INSERT)
-    async with Database(conninfo, pool_size=1) as database:
+    async with patient_database(conninfo, pool_size=1) as database:
         yield database
 
 

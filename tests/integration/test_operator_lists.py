@@ -22,6 +22,7 @@ from tenantry.domain.plans import Catalog, parse_catalog
 from tests.support import events
 from tests.support.billing import Provider
 from tests.support.issuer import NOW
+from tests.support.patience import patient_database
 from tests.support.service import KEYS, PROJECTS, TENANTS, Service, refusal
 
 OPERATOR: Final = "/api/v1/operator"
@@ -50,7 +51,7 @@ STATUSES: Final = (
 def directory(
     conninfo: str, catalog: Catalog, after: timedelta = timedelta()
 ) -> tuple[Database, TenantDirectory]:
-    database = Database(conninfo, 1)
+    database = patient_database(conninfo, 1)
 
     def clock() -> Any:
         return NOW + after

@@ -21,6 +21,7 @@ from tenantry.jobs.tasks import Work
 from tests.support.app import make_settings
 from tests.support.logs import watched
 from tests.support.outbound_webhooks import Sending, content, ids
+from tests.support.patience import PATIENT, patient_database, patient_queue
 from tests.support.postgres import PostgresServer, cut_off
 from tests.support.service import running_service
 from tests.support.webhook_endpoint import (
@@ -32,6 +33,7 @@ from tests.support.webhook_endpoint import (
 )
 
 PATIENCE: Final = 20.0
+IMPATIENT: Final = Timeouts(connect=0.3)
 ROOT: Final = Path(__file__).parents[2]
 CATALOG: Final = """
 [[plans]]
@@ -48,7 +50,7 @@ allow_private = true
 
 @pytest.fixture
 async def database(conninfo: str) -> AsyncIterator[Database]:
-    async with Database(conninfo, pool_size=4, timeouts=Timeouts(connect=0.3)) as database:
+    async with patient_database(conninfo, pool_size=4) as database:
         yield database
 
 
@@ -68,10 +70,10 @@ async def sending(database: Database, server: WebhookServer) -> Sending:
 
 @asynccontextmanager
 async def worker(
-    conninfo: str, sending: Sending, *, concurrency: int = 4
+    conninfo: str, sending: Sending, *, concurrency: int = 4, timeouts: Timeouts = PATIENT
 ) -> AsyncIterator[JobQueue]:
     """A worker for the time of the block; at its end the jobs under way have ended."""
-    queue = JobQueue(conninfo, timeouts=Timeouts(connect=0.3))
+    queue = JobQueue(conninfo, timeouts=timeouts)
     await queue.open()
     retention = RetentionService(sending.database, timedelta(days=90), sending.clock, ["app"])
     work = Work(None, retention, webhooks=sending.webhooks)
@@ -108,7 +110,7 @@ async def test_two_workers_send_each_event_once(
     conninfo: str, sending: Sending, server: WebhookServer
 ) -> None:
     async with AsyncExitStack() as stack:
-        other_database = await stack.enter_async_context(Database(conninfo, pool_size=4))
+        other_database = await stack.enter_async_context(patient_database(conninfo, pool_size=4))
         other = Sending(other_database, sending.endpoints, sending.clock)
         await stack.enter_async_context(worker(conninfo, sending))
         await stack.enter_async_context(worker(conninfo, other))
@@ -156,20 +158,22 @@ async def test_an_unavailable_database_loses_no_event(
 ) -> None:
     server.hold.clear()
     published = await sending.publish(3)
-    with watched("tenantry") as log:
-        async with worker(conninfo, sending) as queue:
-            await server.until(3)
-            await cut_off(postgres, conninfo, away=True)
-            server.hold.set()
-            await log.until("webhooks are interrupted")
-            await log.until("the job worker was interrupted")
-            await cut_off(postgres, conninfo, away=False)
-            await log.until("the job worker continues")
-            await queue.requeue_stalled(stalled_after=0)
-            await server.until(6)
-    assert log.count("webhooks are interrupted") == 1
-    assert sorted(ids(server.received)) == sorted(published * 2)
-    assert {status for _, status, _ in await sending.deliveries()} == {"delivered"}
+    async with Database(conninfo, pool_size=4, timeouts=IMPATIENT) as database:
+        interrupted = Sending(database, sending.endpoints, sending.clock)
+        with watched("tenantry") as log:
+            async with worker(conninfo, interrupted, timeouts=IMPATIENT) as queue:
+                await server.until(3)
+                await cut_off(postgres, conninfo, away=True)
+                server.hold.set()
+                await log.until("webhooks are interrupted")
+                await log.until("the job worker was interrupted")
+                await cut_off(postgres, conninfo, away=False)
+                await log.until("the job worker continues")
+                await queue.requeue_stalled(stalled_after=0)
+                await server.until(6)
+        assert log.count("webhooks are interrupted") == 1
+        assert sorted(ids(server.received)) == sorted(published * 2)
+        assert {status for _, status, _ in await interrupted.deliveries()} == {"delivered"}
 
 
 async def test_a_lost_job_is_replaced(
@@ -216,7 +220,7 @@ async def test_the_job_of_an_endpoint_that_left_the_catalog_ends(
 ) -> None:
     await sending.publish()
     await sending.webhooks.queue_due()
-    queue = JobQueue(conninfo, timeouts=Timeouts(connect=0.3))
+    queue = patient_queue(conninfo)
     await queue.open()
     retention = RetentionService(sending.database, timedelta(days=90), sending.clock)
     with watched("procrastinate") as log:
@@ -244,7 +248,7 @@ async def test_a_service_with_webhooks_in_its_catalog_sends_them(
     catalog.write_text(CATALOG.format(url=server.url, secret=SECRET))
     settings = {"TENANTRY_PLANS": str(catalog), "RUN_JOBS": "true"}
     async with running_service(conninfo, **settings) as service:
-        async with Database(conninfo, pool_size=1) as database:
+        async with patient_database(conninfo, pool_size=1) as database:
             await _until_known(database)
         org = await service.organization()
         await server.until(1)

@@ -18,6 +18,7 @@ from tenantry.jobs.retention import RetentionService
 from tenantry.outbound.webhooks import send_test_message
 from tests.support.logs import watched
 from tests.support.outbound_webhooks import Sending, content, ids, signature_of
+from tests.support.patience import patient_database
 from tests.support.webhook_endpoint import (
     CUT,
     OTHER_SECRET,
@@ -50,7 +51,7 @@ DAY: Final = timedelta(days=1)
 
 @pytest.fixture
 async def database(emptied: str) -> AsyncIterator[Database]:
-    async with Database(emptied, pool_size=4) as database:
+    async with patient_database(emptied, pool_size=4) as database:
         yield database
 
 
@@ -350,7 +351,7 @@ async def test_no_sequence_of_troubles_loses_an_event(
     emptied: str, database: Database, seed: int
 ) -> None:
     server = RecordingServer()
-    async with listening(server), Database(emptied, pool_size=4) as other_database:
+    async with listening(server), patient_database(emptied, pool_size=4) as other_database:
         one = Sending(database, [endpoint_at(server.url)], timeout=0.1)
         other = Sending(other_database, one.endpoints, one.clock, timeout=0.1)
         await one.begin()
@@ -414,7 +415,7 @@ async def _trouble(
 async def test_two_workers_make_one_delivery_of_an_event(
     emptied: str, database: Database, server: WebhookServer
 ) -> None:
-    async with Database(emptied, pool_size=4) as other_database:
+    async with patient_database(emptied, pool_size=4) as other_database:
         endpoints = [endpoint_at(server.url)]
         one, other = Sending(database, endpoints), Sending(other_database, endpoints)
         await one.begin()
@@ -433,7 +434,7 @@ async def test_an_attempt_that_is_not_recorded_is_made_again(
 ) -> None:
     [event] = await sending.publish()
     await sending.webhooks.queue_due()
-    async with Database(emptied, pool_size=1) as lost:
+    async with patient_database(emptied, pool_size=1) as lost:
         losing = Sending(lost, sending.endpoints, sending.clock)
         server.hold.clear()
         attempt = asyncio.create_task(losing.webhooks.deliver("app"))

@@ -9,7 +9,6 @@ from typing import Any, Final
 import pytest
 
 from tenantry.accounts.owner_addresses import owner_address_writes
-from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.db.write_behind import WriteBehind
 from tenantry.integrations.oidc.tokens import Claims
@@ -20,6 +19,7 @@ from tests.support.emptying import SharedDatabase
 from tests.support.issuer import USERINFO, Answer
 from tests.support.logs import watched
 from tests.support.members import accept_path, add_member
+from tests.support.patience import patient_database
 from tests.support.service import TENANTS, Caller, JsonObject, Service, refusal, running_service
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -206,7 +206,7 @@ SCENES: Final[Sequence[Scene]] = (
 @asynccontextmanager
 async def owner_address_writer(conninfo: str) -> AsyncIterator[WriteBehind[Claims]]:
     """The pending writes of owner addresses of one process."""
-    database = Database(conninfo, pool_size=1)
+    database = patient_database(conninfo, pool_size=1)
     await database.open()
     try:
         yield owner_address_writes(database, Outbox(), make_settings().billing.catalog, lambda: NOW)

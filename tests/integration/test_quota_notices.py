@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from tenantry.db.database import Database
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.notifications.mail_delivery import MailService
 from tests.support.app import running_app
+from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer
 from tests.support.rate_limits import set_plan
 from tests.support.service import Caller, Organization, Service, running_service
@@ -129,7 +129,7 @@ async def test_each_notice_has_a_job_that_mails_it(service: Service, org: Organi
 async def test_mail_names_the_feature_and_its_use(service: Service, org: Organization) -> None:
     await consume(org.owner, 8)
     [found] = await rows_of(service, org, "SELECT id FROM notifications WHERE tenant_id = %(org)s")
-    database = Database(service.conninfo, 1)
+    database = patient_database(service.conninfo, 1)
     await database.open()
     async with running(MailServer()) as server:
         config = parse_smtp_url(f"smtp://127.0.0.1:{server.port}", "billing@example.com")

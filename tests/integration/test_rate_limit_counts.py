@@ -14,6 +14,7 @@ from tenantry.db.database import Database
 from tenantry.domain.billing.ledger import NameLock
 from tenantry.domain.rate_limits import ShareGrant, ShareRequest
 from tests.support.billing import until_blocked
+from tests.support.patience import patient_database
 
 NOW = 1_800_000_000
 NEVER = -61
@@ -21,7 +22,7 @@ NEVER = -61
 
 @pytest.fixture
 async def database(emptied: str) -> AsyncIterator[Database]:
-    database = Database(emptied, pool_size=1)
+    database = patient_database(emptied, pool_size=1)
     yield database
     await database.close()
 

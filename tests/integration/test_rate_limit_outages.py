@@ -20,7 +20,6 @@ from tenantry.auth.authentication import Authenticator
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rate_limits_store import LOCK_SUBJECTS
 from tenantry.db.connection import Connection
-from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.errors import AuthUnavailableError, RateLimitedError
 from tenantry.domain.rate_limits import Share
@@ -28,6 +27,7 @@ from tests.support.app import PEPPER
 from tests.support.billing import until_blocked
 from tests.support.database_link import database_link
 from tests.support.logs import watched
+from tests.support.patience import patient_database
 from tests.support.principals import ONLY_FREE, make_principal, on_plan
 from tests.support.rate_limits import let_through, limiter_on, tenant_of, write_catalog
 from tests.support.service import ManualClock, running_service
@@ -64,7 +64,7 @@ class AuthenticatedApp:
 async def app(conninfo: str, tmp_path: Path) -> AsyncIterator[AuthenticatedApp]:
     async with running_service(conninfo, TENANTRY_PLANS=write_catalog(tmp_path)) as service:
         org = await tenant_of(service)
-        database = Database(conninfo, pool_size=1)
+        database = patient_database(conninfo, pool_size=1)
         authenticator = Authenticator(
             keys=database.lane(),
             users=database.lane(),

@@ -9,13 +9,13 @@ import pytest
 
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.db.connection import Connection
-from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.domain.plans import parse_catalog
 from tenantry.jobs.retention import RetentionService
 from tests.support.billing import until_blocked
 from tests.support.database_link import database_link
 from tests.support.logs import watched
+from tests.support.patience import patient_database
 from tests.support.principals import make_principal, on_plan
 from tests.support.rate_limits import let_through, limiter_on
 from tests.support.service import ManualClock
@@ -186,7 +186,7 @@ async def test_counts_that_a_killed_process_left_are_removed_after_an_hour(
         "INSERT INTO request_counts SELECT 'tenant a', %s - age, 1 FROM generate_series(3599, 3602) AS age",
         (now,),
     )
-    database = Database(emptied, pool_size=1)
+    database = patient_database(emptied, pool_size=1)
     await database.open()
     removed = await RetentionService(database, timedelta(days=90), clock).run()
     await database.close()

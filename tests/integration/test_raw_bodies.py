@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tenantry.billing.ledger_queries import raw_body
-from tenantry.db.database import Database
 from tenantry.domain.errors import NotFoundError
 from tests.support import events
 from tests.support.billing import rows
+from tests.support.patience import patient_database
 from tests.support.service import Service, running_service
 from tests.support.signing import deliver
 
@@ -21,7 +21,7 @@ SELECT e.id, e.outcome, b.body
 
 
 async def stored_body(conninfo: str, event_id: str) -> bytes:
-    database = Database(conninfo, 1)
+    database = patient_database(conninfo, 1)
     await database.open()
     try:
         return await raw_body(database, event_id)

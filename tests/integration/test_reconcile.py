@@ -6,9 +6,9 @@ from typing import Any, Final
 import pytest
 
 from tenantry.billing.replay import ReplayService, Selection
-from tenantry.db.database import Database
 from tests.support.billing import Subscriber, rows
 from tests.support.facts import ANY, EACH
+from tests.support.patience import patient_database
 from tests.support.truth import OVER, World, ids, missed_ids, running_world
 
 UPDATED: Final = "customer.subscription.updated"
@@ -255,7 +255,7 @@ async def test_replay_and_rebuild_keep_what_was_repaired(world: World, emptied: 
         world.simulator.cancel(world.subscription(subscribers[0]))
         world.simulator.change_plan(world.subscription(subscribers[1]), "price_business")
     await world.compare()
-    database = Database(emptied, pool_size=1)
+    database = patient_database(emptied, pool_size=1)
     await database.open()
     service = ReplayService(database, ANY, world.service.clock)
     folded = [

@@ -13,10 +13,10 @@ from tenantry.billing.customer_links import CustomerLinks
 from tenantry.billing.reconcile_run import RunObserver
 from tenantry.billing.subscription_survey import UnplacedSubscription
 from tenantry.billing.tenant_comparison import Comparison
-from tenantry.db.database import Database
 from tenantry.domain.audit import BY_OPERATOR
 from tests.support.billing import Subscriber, rows, until_blocked
 from tests.support.facts import ANY, EACH
+from tests.support.patience import patient_database
 from tests.support.truth import NOTHING, World, drifted, ids, missed_ids, running_world
 
 LOCK_TENANT: Final = "SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE NOWAIT"
@@ -235,7 +235,7 @@ async def test_a_removed_link_is_not_made_again_by_the_question_that_follows_it(
     world: World,
 ) -> None:
     subscriber = await world.subscriber("price_pro")
-    async with Database(world.service.conninfo, pool_size=1) as database:
+    async with patient_database(world.service.conninfo, pool_size=1) as database:
         await CustomerLinks(database, ANY, world.desk.outbox, world.service.clock).unlink(
             BY_OPERATOR, subscriber.customer
         )
@@ -253,7 +253,7 @@ async def test_a_removed_link_is_not_made_again_by_the_checkout_session_that_had
     completed = world.simulator.complete(session.id)
     await world.passes(minutes=1)
     assert await customer_of(world, subscriber) == completed.customer
-    async with Database(world.service.conninfo, pool_size=1) as database:
+    async with patient_database(world.service.conninfo, pool_size=1) as database:
         await CustomerLinks(database, ANY, world.desk.outbox, world.service.clock).unlink(
             BY_OPERATOR, f"{completed.customer}"
         )

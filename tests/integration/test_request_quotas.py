@@ -14,7 +14,6 @@ import pytest
 from tenantry.auth.request_quotas import RequestQuotas
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import BatchMetrics, BatchObserver
-from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError, QuotaExceededError
 from tenantry.domain.feature_access import feature_access_of
 from tenantry.domain.permissions import Mode, RequestPrincipal
@@ -23,6 +22,7 @@ from tenantry.domain.request_quotas import IDLE_SECONDS
 from tests.support.billing import until_blocked
 from tests.support.database_link import database_link
 from tests.support.in_process import MIDDLEWARE, WSGI, running_app
+from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer
 from tests.support.principals import make_principal, on_plan
 from tests.support.rate_limits import set_plan
@@ -206,7 +206,9 @@ async def quotas_on(
     database.
     """
     assert CATALOG.counts_requests is not None
-    database = Database(conninfo, pool_size=1, metrics_of=lambda name: BatchMetrics(name, observe))
+    database = patient_database(
+        conninfo, pool_size=1, metrics_of=lambda name: BatchMetrics(name, observe)
+    )
     quotas = RequestQuotas(database.lane(), CATALOG.counts_requests, clock)
     yield quotas
     await quotas.close()

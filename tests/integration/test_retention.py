@@ -12,7 +12,6 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database, Lane, for_writes
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.retention_store import DELETE_BODIES
 from tenantry.jobs.tasks import Work
@@ -21,6 +20,7 @@ from tests.support.billing import EVENTS, Provider, Subscriber
 from tests.support.facts import CATALOG
 from tests.support.logs import watched
 from tests.support.outbox import add_notification
+from tests.support.patience import patient_database, patient_queue
 from tests.support.service import Service
 
 NOW: Final = datetime(2026, 6, 1, tzinfo=UTC)
@@ -30,7 +30,7 @@ DAY: Final = timedelta(days=1)
 
 @pytest.fixture
 async def database(emptied: str) -> AsyncIterator[Database]:
-    database = Database(emptied, pool_size=2)
+    database = patient_database(emptied, pool_size=2)
     await database.open()
     yield database
     await database.close()
@@ -503,7 +503,7 @@ async def test_the_worker_runs_it(
         "'{\"timestamp\": 0}', NULL)]::procrastinate_job_to_defer_v1[])"
     )
     [([number],)] = await cursor.fetchall()
-    queue = JobQueue(emptied)
+    queue = patient_queue(emptied)
     await queue.open()
     with watched("procrastinate") as log:
         worker = asyncio.create_task(queue.run_worker(Work(None, retention), polling_interval=0.02))

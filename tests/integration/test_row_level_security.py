@@ -20,8 +20,8 @@ from tenantry.db.connection import (
     Connection,
     of_tenant,
 )
-from tenantry.db.database import Database
 from tenantry.db.roles import RLS_POLICIES, ROLES, privileges
+from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer
 from tests.support.rows import BODY_OF, ONE, OWNER_OF, TWO, add_rows
 
@@ -261,7 +261,7 @@ async def seen(connection: Connection) -> tuple[str, list[str]]:
 
 
 async def test_transaction_sees_only_its_scope(filled: str) -> None:
-    database = Database(filled, pool_size=1)
+    database = patient_database(filled, pool_size=1)
     await database.open()
     met = []
     for scope in (of_tenant(ONE), ACROSS_TENANTS, of_tenant(TWO), OF_PEOPLE, of_tenant("")):
@@ -272,7 +272,7 @@ async def test_transaction_sees_only_its_scope(filled: str) -> None:
 
 
 async def test_a_scope_within_another_ends_with_its_block(filled: str) -> None:
-    database = Database(filled, pool_size=1)
+    database = patient_database(filled, pool_size=1)
     await database.open()
     async with database.transaction(of_tenant(ONE)) as connection:
         async with connection.within(ACROSS_TENANTS):
@@ -286,7 +286,7 @@ async def test_a_scope_within_another_ends_with_its_block(filled: str) -> None:
 
 
 async def test_a_failed_transaction_leaves_no_scope_behind(filled: str) -> None:
-    database = Database(filled, pool_size=1)
+    database = patient_database(filled, pool_size=1)
     await database.open()
     with pytest.raises(psycopg.errors.DivisionByZero):
         async with (
@@ -301,7 +301,7 @@ async def test_a_failed_transaction_leaves_no_scope_behind(filled: str) -> None:
 
 
 async def test_a_snapshot_has_its_scope_from_the_beginning(filled: str) -> None:
-    database = Database(filled, pool_size=1)
+    database = patient_database(filled, pool_size=1)
     await database.open()
     async with database.transaction(of_tenant(ONE), is_snapshot=True) as connection:
         cursor = await connection.execute("SHOW transaction_isolation")
@@ -311,7 +311,7 @@ async def test_a_snapshot_has_its_scope_from_the_beginning(filled: str) -> None:
 
 
 async def test_batches_run_in_the_role_for_many_tenants(filled: str) -> None:
-    database = Database(filled, pool_size=1)
+    database = patient_database(filled, pool_size=1)
     async with database.lane().use(autocommit=True) as connection:
         assert await seen(connection) == (BATCH, [ONE, TWO])
     await database.close()

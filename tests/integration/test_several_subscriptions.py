@@ -12,13 +12,13 @@ import pytest
 
 from tenantry.billing.customer_links import CustomerLinks
 from tenantry.billing.ledger_queries import explain
-from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
 from tests.support.facts import EACH
+from tests.support.patience import patient_database
 from tests.support.replays import replay_one
 from tests.support.service import running_service
 from tests.support.truth import running_world
@@ -56,7 +56,7 @@ async def test_the_end_of_an_old_subscription_is_explained(provider: Provider) -
         "until": None,
         "reason": "The subscription is active.",
     }
-    async with Database(provider.service.conninfo, pool_size=1) as database:
+    async with patient_database(provider.service.conninfo, pool_size=1) as database:
         shown = await explain(database, EACH, subscriber.id, 10, datetime.fromtimestamp(NOW, UTC))
     chosen = "sub_new is active, sub_old is canceled."
     gives = "It gives full access to plan business. The tenant's access is from it."
@@ -385,7 +385,7 @@ async def test_moved_customer_leaves_invoices_of_the_tenants_own_subscription(
         ),
         events.failed(customer=holder.customer, subscription_id=subscription, created=NOW + 1),
     )
-    async with Database(provider.service.conninfo, pool_size=1) as database:
+    async with patient_database(provider.service.conninfo, pool_size=1) as database:
         links = CustomerLinks(database, EACH, Outbox(), lambda: datetime.fromtimestamp(NOW, UTC))
         await links.move(BY_OPERATOR, holder.customer, other.id)
     assert await provider.state(holder) == ("pro", "past_due")

@@ -17,6 +17,7 @@ from tenantry.db.database import Database
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import MONTH, NOW
+from tests.support.patience import patient_database
 from tests.support.service import Service
 
 CountStale = Callable[[], Awaitable[int]]
@@ -33,7 +34,7 @@ def provider(emptied_service: Service) -> Provider:
 
 @pytest.fixture
 async def database(emptied: str) -> AsyncIterator[Database]:
-    database = Database(emptied, pool_size=1)
+    database = patient_database(emptied, pool_size=1)
     await database.open()
     yield database
     await database.close()

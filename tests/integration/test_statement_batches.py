@@ -15,6 +15,7 @@ from tenantry.db import statements as kinds
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.db.statements import ParameterType, Statement
+from tests.support.patience import patient_database
 
 ONE = Statement("SELECT 1")
 NUMBERS = Statement("SELECT n FROM unnest($1) AS n", kinds.BIGINTS)
@@ -169,7 +170,7 @@ async def announcing(database: Database, announced: list[str], statement: Litera
 
 async def test_what_was_done_is_announced_once_it_is_committed(emptied: str) -> None:
     announced: list[str] = []
-    async with Database(emptied, pool_size=1) as database:
+    async with patient_database(emptied, pool_size=1) as database:
         with pytest.raises(psycopg.errors.DivisionByZero):
             await announcing(database, announced, "SELECT 1 / 0")
         await announcing(database, announced, "SELECT 1")

@@ -12,7 +12,6 @@ import pytest
 from tenantry.accounts.projects_store import PAGE_OF_CALLER
 from tenantry.auth.authentication_store import UserQuery, user_access_in, user_lookup
 from tenantry.db.connection import ACROSS_TENANTS
-from tenantry.db.database import Database
 from tenantry.db.pagination import Window
 from tests.support.app import running_app
 from tests.support.members import (
@@ -25,6 +24,7 @@ from tests.support.members import (
     path_of,
     remove_member,
 )
+from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer
 from tests.support.service import (
     PROJECTS,
@@ -213,7 +213,7 @@ async def test_lookup_of_the_only_tenant_reads_few_rows_of_however_many(
             {"s": subject, "i": service.issuer.url, "t": state},
         )
         await connection.execute("ANALYZE tenants, memberships")
-    database = Database(service.conninfo, pool_size=1)
+    database = patient_database(service.conninfo, pool_size=1)
     await database.open()
     try:
         async with database.transaction(ACROSS_TENANTS) as connection:

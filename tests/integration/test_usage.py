@@ -14,10 +14,10 @@ from typing import Final
 import pytest
 
 from tenantry.auth.usage_counting import UsageCounter
-from tenantry.db.database import Database
 from tenantry.domain.usage import RequestOutcome
 from tests.support.database_link import database_link
 from tests.support.issuer import NOW
+from tests.support.patience import patient_database
 from tests.support.rate_limits import set_plan
 from tests.support.service import (
     KEYS,
@@ -382,7 +382,7 @@ async def test_a_write_whose_commit_was_not_confirmed_is_not_added_twice(
 async def test_counts_wait_while_the_database_is_away(
     service: Service, org: Organization, key: Key
 ) -> None:
-    database = Database(service.conninfo, pool_size=1)
+    database = patient_database(service.conninfo, pool_size=1)
     counter = UsageCounter(database, service.clock)
     counter.count((org.id, key.id), RequestOutcome.ACCEPTED)
     await counter.write()  # the pool is not open

@@ -13,6 +13,7 @@ from tenantry.domain.members import User, UserProfile
 from tests.support.billing import rows
 from tests.support.issuer import NOW
 from tests.support.members import join
+from tests.support.patience import patient_database
 from tests.support.service import PROJECTS, VERIFY, JsonObject, Service, running_service
 
 USER = User("https://id.example", "ada")
@@ -21,7 +22,7 @@ LATER = NOW + timedelta(minutes=5)
 
 @pytest.fixture
 async def database(service: Service) -> AsyncIterator[Database]:
-    database = Database(service.conninfo, pool_size=1)
+    database = patient_database(service.conninfo, pool_size=1)
     await database.open()
     yield database
     await database.close()

@@ -9,11 +9,11 @@ from typing import Any, Final
 import pytest
 
 from tenantry.common.clock import system_clock
-from tenantry.db.database import Database
 from tenantry.domain.webhooks import signed_headers
 from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, Done
 from tests.support.outbound_webhooks import Sending, ids
+from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import ManualClock
 from tests.support.webhook_endpoint import (
@@ -87,7 +87,7 @@ async def operating(tmp_path: Path, postgres: PostgresServer) -> AsyncIterator[O
     with postgres.database() as conninfo:
         async with (
             running_webhook_server() as server,
-            Database(conninfo, pool_size=4) as database,
+            patient_database(conninfo, pool_size=4) as database,
         ):
             endpoint = endpoint_at(f"http://127.0.0.1:{server.port}/")
             sending = Sending(database, [endpoint], clock=ManualClock(system_clock()))

@@ -20,6 +20,7 @@ from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.events import NOW
 from tests.support.facts import ANY, EACH
+from tests.support.patience import patient_database
 from tests.support.service import Service
 
 MOMENT = datetime.fromtimestamp(NOW, UTC)
@@ -88,7 +89,7 @@ async def test_events_in_any_order_lead_to_what_the_fold_of_all_leads_to(
         emptied,
         "INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_1', 'acme', 'test') RETURNING id",
     )
-    database = Database(emptied, pool_size=2)
+    database = patient_database(emptied, pool_size=2)
     await database.open()
     stream = history(random.Random(seed))  # noqa: S311  # no secret is made of it
     await receive(database, emptied, policy, stream)
@@ -110,7 +111,7 @@ async def test_replaced_quantities_in_the_ledger_order_the_events_of_one_second(
     emptied: str, policy: BillingPolicy
 ) -> None:
     await rows(emptied, TENANT + " RETURNING id")
-    async with Database(emptied, pool_size=2) as database:
+    async with patient_database(emptied, pool_size=2) as database:
         await receive(database, emptied, policy, [seats(5, 4), seats(4, 3), seats(3, 2)])
         assert await rows(emptied, "SELECT seats FROM tenants") == [{"seats": 5}]
         assert await folded_right(database, policy, "acme")
@@ -123,7 +124,7 @@ async def test_next_event_after_a_change_of_the_setting_folds_the_whole_ledger(
     emptied: str, former: BillingPolicy, present: BillingPolicy
 ) -> None:
     await rows(emptied, TENANT + " RETURNING id")
-    async with Database(emptied, pool_size=2) as database:
+    async with patient_database(emptied, pool_size=2) as database:
         names: dict[str, Any] = {"org": "acme", "customer": "cus_1"}
         one, other = ({**names, "subscription_id": f"sub_{name}"} for name in "ab")
         await receive(database, emptied, former, [events.updated(**one, created=NOW - 90)])
@@ -152,7 +153,7 @@ WHOLE = ("acme", WHOLE_TENANT)
 
 async def seconds_read(conninfo: str, second: int, until: int | None = None) -> list[int]:
     """The seconds of the events that are read to place a late one."""
-    database = Database(conninfo, pool_size=1)
+    database = patient_database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:
         history = await billing.read_events(
@@ -197,7 +198,7 @@ async def test_late_events_are_folded_as_if_they_had_come_in_order(emptied: str)
             ("trialing", "active", "past_due", "active", "unpaid", "active", "past_due")
         )
     ]
-    async with Database(emptied, pool_size=2) as database:
+    async with patient_database(emptied, pool_size=2) as database:
         for position in (6, 5, 0, 3, 1, 4, 2):
             await receive(database, emptied, ANY, [sent[position]])
         assert await folded_right(database, ANY, "acme")
@@ -236,7 +237,7 @@ async def test_very_many_events_of_one_second_are_all_taken(
         for number in range(600)
     ]
     await provider.deliver_together(flood)
-    database = Database(emptied_service.conninfo, pool_size=1)
+    database = patient_database(emptied_service.conninfo, pool_size=1)
     await database.open()
     assert await folded_right(database, ANY, subscriber.id)
     await database.close()

@@ -3,6 +3,7 @@
 from tenantry.db.database import Database
 from tenantry.jobs.database_metrics import DatabaseMetrics
 from tests.support.outbound_webhooks import Sending
+from tests.support.patience import patient_database
 from tests.support.webhook_endpoint import answer, endpoint_at, running_webhook_server
 
 PREFIX = "tenantry_outbound_webhook_"
@@ -21,7 +22,10 @@ async def shown(database: Database, sending: Sending) -> dict[str, float]:
 
 
 async def test_attempts_and_events_are_counted_by_endpoint(emptied: str) -> None:
-    async with running_webhook_server() as server, Database(emptied, pool_size=2) as database:
+    async with (
+        running_webhook_server() as server,
+        patient_database(emptied, pool_size=2) as database,
+    ):
         sending = Sending(database, [endpoint_at(server.url)])
         await sending.begin()
         await sending.publish(2)
@@ -50,5 +54,5 @@ async def test_attempts_and_events_are_counted_by_endpoint(emptied: str) -> None
 
 
 async def test_without_endpoints_there_are_none(emptied: str) -> None:
-    async with Database(emptied, pool_size=2) as database:
+    async with patient_database(emptied, pool_size=2) as database:
         assert await shown(database, Sending(database, [])) == {}

@@ -7,11 +7,12 @@ import pytest
 
 from tenantry.billing import accounts_store as accounts
 from tenantry.billing import ledger_store as billing
-from tenantry.db.database import Database, Lane
+from tenantry.db.database import Lane
 from tenantry.db.statements import BoundStatement
 from tenantry.domain.billing.ledger import FoldId, ReplayNeed
 from tenantry.domain.billing.state import WHOLE_TENANT
 from tests.support.facts import ANY
+from tests.support.patience import patient_database
 
 CALLS: list[BoundStatement] = [
     accounts.LOCK_ACCOUNTS(["a"], ["c"], ["s"]),
@@ -26,7 +27,7 @@ CALLS: list[BoundStatement] = [
 
 @pytest.fixture
 async def lane(emptied: str) -> AsyncIterator[Lane]:
-    database = Database(emptied, pool_size=1)
+    database = patient_database(emptied, pool_size=1)
     yield database.lane()
     await database.close()
 

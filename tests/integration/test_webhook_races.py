@@ -15,7 +15,6 @@ from msgspec import UNSET, UnsetType
 from tenantry.accounts.tenant_changes import TenantInput
 from tenantry.accounts.tenants import TenantService
 from tenantry.billing.ingest import WebhookService
-from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import Outcome
@@ -26,6 +25,7 @@ from tests.support.billing import rows, until_blocked
 from tests.support.emptying import SharedDatabase
 from tests.support.events import NOW
 from tests.support.facts import ANY
+from tests.support.patience import patient_database
 
 MOMENT = datetime.fromtimestamp(NOW, UTC)
 
@@ -63,7 +63,7 @@ def arrival(event: dict[str, Any]) -> ReceivedEvent:
 
 @asynccontextmanager
 async def instance(conninfo: str) -> AsyncIterator[Instance]:
-    database = Database(conninfo, pool_size=8)
+    database = patient_database(conninfo, pool_size=8)
     await database.open()
     outbox = Outbox()
     webhooks = WebhookService([database.lane()], ANY, outbox, lambda: MOMENT)

@@ -20,7 +20,6 @@ from tenantry.accounts.members import MemberService, MembershipService, add_owne
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.accounts.tenants import TenantService
 from tenantry.db.connection import of_tenant
-from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import find_tenant
@@ -42,6 +41,7 @@ from tenantry.domain.plans import parse_catalog
 from tenantry.domain.roles import BuiltInRole, Role
 from tenantry.domain.scopes import covers
 from tests.support.guarded_events import written_by_test
+from tests.support.patience import patient_database
 from tests.support.principals import NOW
 
 ISSUER: Final = "https://id.example"
@@ -103,7 +103,7 @@ class World:
 
     def __init__(self, conninfo: str) -> None:
         self._runner = asyncio.Runner()
-        self.database = Database(conninfo, pool_size=2)
+        self.database = patient_database(conninfo, pool_size=2)
         ticks = itertools.count(1)
         clock = lambda: NOW + timedelta(microseconds=next(ticks))  # noqa: E731
         self.service = MemberService(self.database, Issuers(ISSUER), CATALOG, clock)

@@ -10,8 +10,9 @@ import httpx2
 
 from tenantry_sdk import AsyncTenantry, Backoff, EventFollower, Page, Pager, Secret, Tenantry
 from tenantry_sdk._sync._events import ChangeEvents
-from tests.support.app import PATIENT, client_of, make_app
+from tests.support.app import client_of, make_app
 from tests.support.issuer import running_issuer
+from tests.support.patience import PATIENT
 from tests.support.service import ManualClock, Organization, Service, identity_settings
 from tests.support.serving import served
 

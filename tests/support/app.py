@@ -13,24 +13,13 @@ from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.dispatch import Dispatcher
 from tenantry.settings import EMBEDDED, Settings, load
 from tests.support.direct_requests import answering_directly
+from tests.support.patience import PATIENT
 from tests.support.pgbouncer import pooler_of
 
 WEBHOOK_SECRET: Final = "whsec_of_the_tests_0123456789"
 PEPPER: Final = "pepper-of-the-tests-0123456789abcdef"
 OPERATOR_TOKEN: Final = "operator+token+of+the+tests+0123456789"
 BASE_URL: Final = "http://tenantry.test"
-PATIENT: Final = Timeouts(
-    request=25.0,
-    batch=24.0,
-    batch_start=10.0,
-    rate_limits=10.0,
-    connect=15.0,
-    statement=20.0,
-    identity_provider=20.0,
-    token_endpoint=20.0,
-    metrics=0.0,
-)
-"""So that a test does not fail where the machine stands still for some seconds."""
 
 
 def make_settings(**values: str) -> Settings:

@@ -30,6 +30,7 @@ from tests.support.billing import rows
 from tests.support.billing_oracle import Verdict, judge
 from tests.support.billing_oracle_mails import ExpectedMail
 from tests.support.billing_oracle_records import ExpectedTenant
+from tests.support.patience import patient_database
 from tests.support.provider_world import ADDON_PRICE, Event, History, HistoryTenant
 from tests.support.signing import deliver
 
@@ -258,7 +259,7 @@ def _received(event: Event) -> ReceivedEvent:
 @asynccontextmanager
 async def running_history_service(conninfo: str, mode: str) -> AsyncIterator[HistoryService]:
     """The service in a mode, on an empty database."""
-    database = Database(conninfo, pool_size=2)
+    database = patient_database(conninfo, pool_size=2)
     await database.open()
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as plans:
         plans.write(_CATALOG)

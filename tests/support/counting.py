@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from tenantry.db.database import Database
 from tenantry.db.job_names import DELIVER_MAIL
 from tenantry.jobs.tasks import counted
 from tests.support import events
 from tests.support.billing import Provider
+from tests.support.patience import patient_database
 from tests.support.rate_limits import set_plan
 from tests.support.service import PROJECTS, Service
 
@@ -50,7 +50,7 @@ async def counted_everything(service: Service) -> list[str]:
     assert consumed.status_code == 403
     await set_plan(service, subscriber.organization, "closed")
     assert (await owner.get(PROJECTS)).status_code == 429
-    database = Database(service.conninfo, pool_size=1)
+    database = patient_database(service.conninfo, pool_size=1)
     await database.open()
     async with counted(database, DELIVER_MAIL):
         pass

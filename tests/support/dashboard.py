@@ -20,16 +20,16 @@ from tenantry.app import build_app
 from tenantry.auth.api_keys_store import KeyUse, record_uses
 from tenantry.common.clock import Timeouts
 from tenantry.common.secret import Secret
-from tenantry.db.database import Database
 from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.api_keys import Pepper
 from tenantry.server.load_shedding import LoadSheddingProtocol
 from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_tokens import DemoUser
 from tests.support import signing
-from tests.support.app import OPERATOR_TOKEN, PATIENT, PEPPER, make_settings
+from tests.support.app import OPERATOR_TOKEN, PEPPER, make_settings
 from tests.support.dashboard_page import Form, Page
 from tests.support.emptying import Empty, emptying
+from tests.support.patience import PATIENT, patient_database
 from tests.support.provider_api import KEY, ProviderServer, running_provider
 from tests.support.service import JsonObject
 from tests.support.serving import LOOPBACK, serving, url_of
@@ -234,7 +234,7 @@ class Dashboard:
         """Use a key, and record its use immediately."""
         assert (await self.request("GET", "/auth/whoami", secret)).status_code == 200
         pepper = Pepper(PEPPER.encode())
-        database = Database(self.conninfo, pool_size=1)
+        database = patient_database(self.conninfo, pool_size=1)
         await database.open()
         uses = WriteBehind(database, "uses of keys", record_uses)
         uses.record(

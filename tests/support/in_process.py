@@ -23,9 +23,10 @@ from tenantry.db.batcher import Batcher
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tenantry.wsgi.flask import install as install_in_flask
 from tenantry.wsgi.flask import requires
-from tests.support.app import PATIENT, PEPPER, client_of, lifespan
+from tests.support.app import PEPPER, client_of, lifespan
 from tests.support.django_project import SCOPES, django_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID
+from tests.support.patience import PATIENT
 from tests.support.principals import as_json
 from tests.support.service import VERIFY, WHOAMI, Caller, Service
 from tests.support.wsgi import wsgi_client

@@ -29,7 +29,6 @@ from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import ApiKeyService, NewKey
 from tenantry.auth.authentication import Authenticator
 from tenantry.db.connection import of_tenant
-from tenantry.db.database import Database
 from tenantry.domain.access import NOTHING
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, revoked, status_at
 from tenantry.domain.audit import BY_OPERATOR
@@ -47,6 +46,7 @@ from tenantry.domain.scopes import covers
 from tests.support import figures
 from tests.support.figures import RecordProperty
 from tests.support.guarded_events import written_by_test
+from tests.support.patience import patient_database
 from tests.support.principals import NOW, ONLY_FREE
 from tests.support.service import ManualClock
 
@@ -86,7 +86,7 @@ class World:
     def __init__(self, conninfo: str) -> None:
         self._runner = asyncio.Runner()
         self.clock = ManualClock(NOW)
-        self.database = Database(conninfo, pool_size=2)
+        self.database = patient_database(conninfo, pool_size=2)
         self.keys = ApiKeyService(self.database, ONLY_FREE, PEPPER, self.clock)
         self.numbers = itertools.count(1)
         self.steps = 0

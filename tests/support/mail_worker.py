@@ -5,16 +5,15 @@ import sys
 from datetime import timedelta
 
 from tenantry.common.clock import system_clock
-from tenantry.db.database import Database
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
-from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
 from tenantry.notifications.mail_delivery import MailService
+from tests.support.patience import patient_database, patient_queue
 
 
 async def main(conninfo: str, smtp_url: str) -> None:
-    database, queue = Database(conninfo, pool_size=2), JobQueue(conninfo)
+    database, queue = patient_database(conninfo, pool_size=2), patient_queue(conninfo)
     await database.open()
     await queue.open()
     mailer = Mailer(parse_smtp_url(smtp_url, "billing@example.com"))

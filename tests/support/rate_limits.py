@@ -14,11 +14,11 @@ from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rate_limits_store import SESSION
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import BatchMetrics, BatchObserver
-from tenantry.db.database import Database
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.domain.rate_limits import NEAR_DATABASE, SLOTS, ShareTerms
+from tests.support.patience import patient_database
 from tests.support.service import Organization, Service
 
 CATALOG: Final = """
@@ -69,7 +69,9 @@ async def limiter_on(
     observe: BatchObserver = lambda _items, _waited, _took: None,
 ) -> AsyncIterator[RateLimiter]:
     """A limiter as one process has it; ``observe`` is called after each turn to the database."""
-    database = Database(conninfo, pool_size=1, metrics_of=lambda name: BatchMetrics(name, observe))
+    database = patient_database(
+        conninfo, pool_size=1, metrics_of=lambda name: BatchMetrics(name, observe)
+    )
     limiter = RateLimiter(database.lane(SESSION), catalog, clock, lambda _: None, terms)
     yield limiter
     await limiter.close()

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from tenantry.billing.replay import RecentReplay, ReplayService, Selection, TenantReplay
-from tenantry.db.database import Database
 from tenantry.domain.billing.state import BillingPolicy
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
 from tests.support.facts import CATALOG
+from tests.support.patience import patient_database
 
 POLICY: Final = BillingPolicy(catalog=CATALOG)
 HOUR: Final = 3600
@@ -22,7 +22,7 @@ ALL: Final = Selection()
 @asynccontextmanager
 async def replaying(conninfo: str, policy: BillingPolicy = POLICY) -> AsyncIterator[ReplayService]:
     """The service of replays, a day after the events of the tests."""
-    database = Database(conninfo, pool_size=1)
+    database = patient_database(conninfo, pool_size=1)
     await database.open()
     try:
         yield ReplayService(database, policy, lambda: LATER)

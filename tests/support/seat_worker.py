@@ -10,20 +10,19 @@ from datetime import timedelta
 from tenantry.billing.seats import SeatService
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
-from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.plans import parse_catalog
 from tenantry.integrations.stripe.client import ProviderApi
-from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
 from tenantry_devkit.simulator import SECRET_KEY
+from tests.support.patience import patient_database, patient_queue
 
 
 async def main(conninfo: str, provider_url: str, issuer: str, catalog: str) -> None:
-    database, queue = Database(conninfo, pool_size=2), JobQueue(conninfo)
+    database, queue = patient_database(conninfo, pool_size=2), patient_queue(conninfo)
     await database.open()
     await queue.open()
     policy = BillingPolicy(parse_catalog(catalog))

@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 import httpx2
 
 from tenantry.common.clock import Timeouts
-from tests.support.app import OPERATOR_TOKEN, PATIENT, running_app
+from tests.support.app import OPERATOR_TOKEN, running_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
+from tests.support.patience import PATIENT
 
 KEYS: Final = "/api/v1/api-keys"
 PROJECTS: Final = "/api/v1/projects"

@@ -27,6 +27,7 @@ from tenantry.domain.billing.state import SubscriptionRule
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tests.support import figures
 from tests.support.orders import shuffled
+from tests.support.patience import patient_database
 from tests.support.random_subscription_histories import random_history
 from tests.support.subscription_oracle import Expected, Rules
 from tests.support.subscription_orders import differences, policy_of
@@ -124,7 +125,7 @@ async def running_instance(
     conninfo: str, rules: Rules, mode: SubscriptionRule = SubscriptionRule.EACH
 ) -> AsyncIterator[Instance]:
     """An instance while the block runs."""
-    database = Database(conninfo, pool_size=2)
+    database = patient_database(conninfo, pool_size=2)
     await database.open()
     instance = Instance(database, rules, mode)
     try:

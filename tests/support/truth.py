@@ -27,6 +27,7 @@ from tests.support.app import BASE_URL, WEBHOOK_SECRET
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.facts import ANY
 from tests.support.issuer import NOW
+from tests.support.patience import patient_database, patient_queue
 from tests.support.service import Service, running_service
 from tests.support.signing import PATH
 
@@ -280,7 +281,7 @@ async def reconciling(
     conninfo: str, url: str, key: str = SECRET_KEY, *, clock: Clock, policy: BillingPolicy = ANY
 ) -> AsyncIterator[Desk]:
     """What keeps tenants at the truth of the provider at this address."""
-    database, queue = Database(conninfo, pool_size=5), JobQueue(conninfo)
+    database, queue = patient_database(conninfo, pool_size=5), patient_queue(conninfo)
     outbox = Outbox(asks_provider=True)
     webhooks = WebhookService([database.lane()], policy, outbox, clock)
     await database.open()

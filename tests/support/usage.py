@@ -6,14 +6,14 @@ from datetime import datetime
 
 from tenantry.auth.usage_counting import UsageCounter
 from tenantry.common.clock import Clock
-from tenantry.db.database import Database
 from tenantry.domain.usage import RequestOutcome
+from tests.support.patience import patient_database
 
 
 @asynccontextmanager
 async def counting(conninfo: str, clock: Clock) -> AsyncIterator[UsageCounter]:
     """A counter of another process on this database, which writes when the test says so."""
-    database = Database(conninfo, pool_size=1)
+    database = patient_database(conninfo, pool_size=1)
     await database.open()
     yield UsageCounter(database, clock)
     await database.close()

@@ -7,13 +7,12 @@ import sys
 from datetime import datetime, timedelta
 
 from tenantry.common.clock import Clock, system_clock
-from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.integrations.webhook_client import WebhookClient
-from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
 from tenantry.outbound.webhooks import OutboundWebhooks
+from tests.support.patience import patient_database, patient_queue
 from tests.support.webhook_endpoint import endpoint_at
 
 
@@ -23,7 +22,7 @@ def fast_clock(beginning: datetime, speed: int) -> Clock:
 
 
 async def main(conninfo: str, url: str, beginning: str = "", speed: str = "1") -> None:
-    database, queue = Database(conninfo, pool_size=2), JobQueue(conninfo)
+    database, queue = patient_database(conninfo, pool_size=2), patient_queue(conninfo)
     await database.open()
     await queue.open()
     clock = fast_clock(datetime.fromisoformat(beginning), int(speed)) if beginning else system_clock

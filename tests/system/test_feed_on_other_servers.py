@@ -10,7 +10,6 @@ from typing import Final
 import psycopg
 import pytest
 
-from tenantry.db.database import Database
 from tenantry.db.migrate import migrate
 from tenantry.domain.errors import CursorExpiredError
 from tenantry.domain.outbound_events import EventType, OutboundEvent
@@ -18,6 +17,7 @@ from tenantry.outbound.events_store import EventFilter
 from tenantry.outbound.feed import ChangeFeed
 from tests.support.backup import Cluster, own_binaries
 from tests.support.database_server import DatabaseServer, Pair, server_folder
+from tests.support.patience import patient_database
 
 ALL: Final = EventFilter(list(EventType))
 MOST: Final = 100
@@ -48,7 +48,7 @@ async def read(
 
 @asynccontextmanager
 async def _feed(conninfo: str) -> AsyncIterator[ChangeFeed]:
-    async with Database(conninfo, pool_size=1) as database:
+    async with patient_database(conninfo, pool_size=1) as database:
         yield ChangeFeed(database)
 
 

@@ -15,12 +15,12 @@ import pytest
 from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.db.connection import ACROSS_TENANTS, Connection
-from tenantry.db.database import Database
 from tenantry.db.migrate import migrate
 from tests.support import events
 from tests.support.commands import SECRETS, running
 from tests.support.database_server import FAST_SETTINGS, Pair, server_folder
 from tests.support.findings import checked_settings, levels, only
+from tests.support.patience import patient_database
 from tests.support.postgres import as_url
 from tests.support.service import KEYS, PROJECTS, Service, refusal, running_service
 from tests.support.signing import deliver
@@ -134,7 +134,7 @@ async def test_data_missing_on_the_standby_is_not_acknowledged(pair: Pair) -> No
 async def test_returning_primary_is_not_used_beside_the_new_one(pair: Pair) -> None:
     pair.demand(synchronous=False)
     old, hidden = pair.primary, pair.primary.sockets.with_name("hidden")
-    database = Database(pair.conninfo, pool_size=1)
+    database = patient_database(pair.conninfo, pool_size=1)
     await database.open()
     before, between, after = (database.lane() for _ in range(3))
     try:

@@ -13,6 +13,7 @@ from tenantry.db.standby_waits import CommittedChange, commit_change
 from tests.support.checking_standbys import register
 from tests.support.database_server import FAST_SETTINGS, Pair, server_folder
 from tests.support.guarded_events import written_by_test
+from tests.support.patience import patient_database
 
 STANDBY = "walreceiver"
 """The name of a standby that sets no `application_name`."""
@@ -41,7 +42,7 @@ async def pair(servers: Pair) -> Pair:
 
 @pytest.fixture
 async def database(pair: Pair) -> AsyncIterator[Database]:
-    async with Database(pair.primary.conninfo, pool_size=2) as database:
+    async with patient_database(pair.primary.conninfo, pool_size=2) as database:
         yield database
 
 
@@ -91,7 +92,7 @@ async def test_change_waits_while_the_standby_replays_nothing(
 async def test_change_is_seen_as_replayed_while_all_connections_of_the_pool_are_in_use(
     pair: Pair,
 ) -> None:
-    async with Database(pair.primary.conninfo, pool_size=1) as database:
+    async with patient_database(pair.primary.conninfo, pool_size=1) as database:
         async with database.transaction(of_tenant("acme")) as connection:
             await add_tenant(connection, "acme")
             change = await committed(connection)
@@ -116,7 +117,7 @@ async def test_login_needs_to_see_how_far_standbys_are(pair: Pair, *, may_see: b
     if may_see:
         pair.primary.rows(f"GRANT pg_read_all_stats TO {login}")
     conninfo = make_conninfo(pair.primary.conninfo, user=login)
-    async with Database(conninfo, pool_size=2) as database:
+    async with patient_database(conninfo, pool_size=2) as database:
         async with database.transaction(of_tenant("acme")) as connection:
             await add_tenant(connection, "acme")
             change = await committed(connection)

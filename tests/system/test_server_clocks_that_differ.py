@@ -12,11 +12,11 @@ from typing import Final
 import psycopg
 
 from tenantry.db.connection import of_tenant
-from tenantry.db.database import Database
 from tenantry.db.migrate import migrate
 from tenantry.domain.standby_checks import CheckSource
 from tests.support.database_server import Pair, server_folder
 from tests.support.guarded_events import written_by_test
+from tests.support.patience import patient_database
 from tests.support.required import debian_program
 from tests.support.standby_lookups import MovableClock, lookups
 from tests.support.standby_pairs import NAMED
@@ -78,7 +78,7 @@ async def change_after_steps(pair: Pair, clock: SteppedClock) -> None:
     lease_clock = MovableClock()
     async with (
         lookups(pair.primary.conninfo, pair.standby.conninfo, lease_clock) as found,
-        Database(pair.primary.conninfo, pool_size=1) as database,
+        patient_database(pair.primary.conninfo, pool_size=1) as database,
     ):
         for number, ahead in enumerate((HOUR, -HOUR)):
             await found.until(CheckSource.STANDBY)

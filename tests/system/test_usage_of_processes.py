@@ -16,10 +16,10 @@ import pytest
 
 from tenantry.auth.usage_counting import UsageCounter
 from tenantry.common.clock import system_clock
-from tenantry.db.database import Database
 from tenantry.domain.usage import RequestOutcome
 from tests.support import figures
 from tests.support.deployment import Deployment, add_owner, deployed
+from tests.support.patience import patient_database
 from tests.support.postgres import as_url
 
 PROCESSES: Final = 4
@@ -165,7 +165,7 @@ async def write_in_any_order(conninfo: str, seed: int) -> None:
     """Write the same rows as other processes do, each time in another order."""
     order = random.Random(seed)  # noqa: S311  # the same orders for the same seed
     keys = [f"key_{number:04}" for number in range(ROWS)]
-    database = Database(conninfo, pool_size=1)
+    database = patient_database(conninfo, pool_size=1)
     await database.open()
     counter = UsageCounter(database, system_clock)
     for _ in range(ROUNDS):

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from tenantry.common.clock import system_clock
-from tenantry.db.database import Database
-from tenantry.jobs.queue import JobQueue
 from tests.support.outbound_webhooks import Sending, ids, signature_of
+from tests.support.patience import patient_database, patient_queue
 from tests.support.service import ManualClock
 from tests.support.webhook_endpoint import SECRET, UnreliableServer, endpoint_at, listening
 
@@ -26,11 +25,11 @@ KILLS: Final = (60, 150, 240)
 
 async def test_killed_workers_and_a_failing_receiver_lose_no_event(conninfo: str) -> None:
     server = UnreliableServer(45)
-    async with listening(server), Database(conninfo, pool_size=WRITERS) as database:
+    async with listening(server), patient_database(conninfo, pool_size=WRITERS) as database:
         beginning = system_clock()
         sending = Sending(database, [endpoint_at(server.url)], ManualClock(beginning))
         await sending.begin()
-        queue = JobQueue(conninfo)
+        queue = patient_queue(conninfo)
         await queue.open()
         writing = asyncio.gather(*(sending.publish(EVENTS) for _ in range(WRITERS)))
         for number in KILLS:

@@ -20,7 +20,7 @@ OK: Final = b"HTTP/1.1 200 OK\r\n"
 CHUNKED: Final = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 MALFORMED: Final = "the response is malformed"
-TOO_LONG: Final = f"more than {MAX_HEAD_BYTES} bytes without a body"
+TOO_LONG: Final = "too many bytes around the body"
 TOO_MANY_HEADERS: Final = f"more than {MAX_HEADERS} headers"
 TOO_MANY_HEADS: Final = f"more than {MAX_INTERIM_HEADS} heads with a status of 1xx"
 
@@ -67,6 +67,7 @@ HOSTILE: Final[dict[str, tuple[Iterable[bytes], str]]] = {
     "endless header": (chain([OK, b"a: "], repeat(b"x" * 99_999)), TOO_LONG),
     "endless name": (chain([OK], repeat(b"x" * 99_999)), TOO_LONG),
     "endless extension": (chain([CHUNKED, b"1;"], repeat(b"x" * 99_999)), TOO_LONG),
+    "extensions": (chain([CHUNKED], repeat(b"1;" + b"x" * 9_999 + b"\r\ny\r\n", 9)), TOO_LONG),
     "endless trailer": (chain([CHUNKED, b"0\r\n"], repeat(b"a: b\r\n")), TOO_MANY_HEADERS),
     "spaces": ([OK + b"a:" + b" " * 90_000 + b"\0\r\n\r\n"], TOO_LONG),
     "few spaces": ([OK + b"a:" + b" " * 9_000 + b"\0\r\n\r\n"], MALFORMED),

@@ -20,7 +20,9 @@ from tenantry.integrations.tls_stream import TlsStream
 _PORTION: Final = 16 * 1024
 """How many bytes are read before other tasks have a turn."""
 MAX_HEAD_BYTES: Final = 16 * 1024
-"""Bytes without a part of the body: heads, extensions of chunks, a trailer."""
+"""Bytes around the body: heads, sizes and extensions of chunks, a trailer."""
+BYTES_AROUND_A_BYTE: Final = 8
+"""How many more are allowed for each byte of the body. A chunk of one byte has five."""
 MAX_HEADERS: Final = 128
 MAX_INTERIM_HEADS: Final = 8
 """How many heads with a status of ``1xx`` may come before the response."""
@@ -116,7 +118,8 @@ class _Response:
         self._body = bytearray()
         self._interim_heads = 0
         self._most_headers = 0
-        self._bytes_without_body = 0
+        self._around_body = 0
+        """Bytes around the body, less those allowed for its bytes so far."""
 
     def parse(self, data: bytes) -> bytes:
         """Return what ``data`` adds to the response: its head, or a part of its body.
@@ -133,13 +136,13 @@ class _Response:
         return self._take()
 
     def _check_limits(self, size: int) -> None:
-        self._bytes_without_body = 0 if self._body else self._bytes_without_body + size
+        self._around_body += size - len(self._body) * (1 + BYTES_AROUND_A_BYTE)
         if self._interim_heads > MAX_INTERIM_HEADS:
             raise ResponseLimitError(f"more than {MAX_INTERIM_HEADS} heads with a status of 1xx")
         if self._most_headers > MAX_HEADERS:
             raise ResponseLimitError(f"more than {MAX_HEADERS} headers")
-        if self._bytes_without_body > MAX_HEAD_BYTES and not self.is_complete:
-            raise ResponseLimitError(f"more than {MAX_HEAD_BYTES} bytes without a body")
+        if self._around_body > MAX_HEAD_BYTES and not self.is_complete:
+            raise ResponseLimitError("too many bytes around the body")
 
     def _take(self) -> bytes:
         """Return the response's new part in its shortest form."""

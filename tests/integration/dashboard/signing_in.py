@@ -16,7 +16,7 @@ import msgspec
 from tenantry.common.clock import Timeouts
 from tenantry.domain.issuers import DIRECTORY
 from tenantry.server.asgi_types import AsgiApp
-from tests.support.app import BASE_URL, OPERATOR_TOKEN, PATIENT, client_of, lifespan, make_app
+from tests.support.app import BASE_URL, OPERATOR_TOKEN, client_of, lifespan, make_app
 from tests.support.emptying import Empty, emptying
 from tests.support.issuer import (
     AUDIENCE,
@@ -29,6 +29,7 @@ from tests.support.issuer import (
     running_issuer,
     signing_key,
 )
+from tests.support.patience import PATIENT
 
 KEY: Final = signing_key("RS256", "one")
 TOKEN: Final = "/token"

@@ -4,13 +4,13 @@ import asyncio
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
-from tenantry.db.database import Database
 from tenantry.integrations.oidc.sign_in import MOST_REDEMPTIONS
 from tenantry.jobs.retention import RetentionService
 from tests.integration.dashboard.signing_in import CALLBACK, TOKEN, Browser
 from tests.integration.dashboard.test_sign_in import refused
-from tests.support.app import BASE_URL, PATIENT, client_of, lifespan, make_app
+from tests.support.app import BASE_URL, client_of, lifespan, make_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID
+from tests.support.patience import PATIENT, patient_database
 
 
 async def test_used_state_is_rejected(browser: Browser) -> None:
@@ -91,7 +91,7 @@ async def test_too_many_concurrent_redemptions_are_asked_to_retry(browser: Brows
 
 async def test_used_states_are_deleted_once_their_sign_ins_have_ended(browser: Browser) -> None:
     await browser.sign_in()
-    database = Database(browser.conninfo, pool_size=1)
+    database = patient_database(browser.conninfo, pool_size=1)
     await database.open()
     retention = RetentionService(database, timedelta(days=90), browser.clock)
     browser.clock.now += timedelta(minutes=10)
