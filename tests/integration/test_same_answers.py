@@ -437,7 +437,7 @@ async def service(postgres: PostgresServer, catalog: str) -> AsyncIterator[Servi
 @pytest.fixture(scope="module")
 async def apps(service: Service, catalog: str) -> AsyncIterator[Apps]:
     """An app of each kind beside the service."""
-    async with every_app(service, PATIENT, TENANTRY_PLANS=catalog) as apps:
+    async with every_app(service, TENANTRY_PLANS=catalog) as apps:
         yield apps
 
 
@@ -568,7 +568,7 @@ async def test_request_id_of_the_client_is_kept_if_it_is_plain(app: Authenticate
 
 @asynccontextmanager
 async def every_app(
-    service: Service, timeouts: Timeouts = SHORT_TIMEOUTS, /, **values: str
+    service: Service, timeouts: Timeouts = PATIENT, /, **values: str
 ) -> AsyncIterator[Apps]:
     """An app of each kind beside the service, which is the first."""
     async with AsyncExitStack() as stack:
@@ -588,7 +588,10 @@ async def test_unreachable_database_is_503_until_it_returns(
     service: Service, link: DatabaseLink
 ) -> None:
     org = await service.organization()
-    async with running_service(link.conninfo, SHORT_TIMEOUTS) as linked, every_app(linked) as apps:
+    async with (
+        running_service(link.conninfo, SHORT_TIMEOUTS) as linked,
+        every_app(linked, SHORT_TIMEOUTS) as apps,
+    ):
         callers = [linked.caller(org.owner.credential), linked.user(org=org.id, role="owner")]
         for app in apps:
             for caller in callers:
@@ -611,7 +614,10 @@ async def test_unreachable_database_is_503_until_it_returns(
 
 async def test_database_that_does_not_answer_is_503(service: Service, link: DatabaseLink) -> None:
     org = await service.organization()
-    async with running_service(link.conninfo, SHORT_TIMEOUTS) as linked, every_app(linked) as apps:
+    async with (
+        running_service(link.conninfo, SHORT_TIMEOUTS) as linked,
+        every_app(linked, SHORT_TIMEOUTS) as apps,
+    ):
         for app in apps:
             await authorized(by(org.owner), app)
         link.block()
