@@ -10,7 +10,7 @@ from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
-from tests.support.forgeries import ATTACKER, ATTACKS, PUBLISHED, Forge, remote
+from tests.support.forgeries import ATTACKER, ATTACKS, PUBLISHED, remote
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 
 
@@ -32,25 +32,28 @@ async def verifier(issuer: Issuer) -> AsyncIterator[TokenVerifier]:
 
 async def _reason(verifier: TokenVerifier, token: str) -> str:
     """Why the token is rejected: for the operator, while the answer reveals nothing."""
-    with pytest.raises(InvalidCredentialError) as caught:
+    rejection = await _rejection(verifier, token)
+    if rejection is None:
+        return "it is accepted"
+    assert rejection.detail == "The bearer token is not valid."
+    assert rejection.token_fault is not None
+    return rejection.token_fault.reason
+
+
+async def _rejection(verifier: TokenVerifier, token: str) -> InvalidCredentialError | None:
+    try:
         await verifier.verify(token)
-    assert caught.value.detail == "The bearer token is not valid."
-    assert caught.value.token_fault is not None
-    return caught.value.token_fault.reason
+    except InvalidCredentialError as error:
+        return error
+    return None
 
 
-@pytest.mark.parametrize(
-    ("reason", "forge"),
-    [
-        pytest.param(reason, forge, id=f"{reason}: {name}")
-        for reason, forgeries in ATTACKS.items()
-        for name, forge in forgeries.items()
-    ],
-)
 async def test_token_is_rejected_for_the_right_reason(
-    issuer: Issuer, verifier: TokenVerifier, reason: str, forge: Forge
+    issuer: Issuer, verifier: TokenVerifier
 ) -> None:
-    assert (await _reason(verifier, forge(issuer))).startswith(reason)
+    for reason, forgeries in ATTACKS.items():
+        for name, forge in forgeries.items():
+            assert (await _reason(verifier, forge(issuer))).startswith(reason), (reason, name)
 
 
 async def test_the_audience_of_the_client_alone_is_an_id_token_even_where_it_is_ours(

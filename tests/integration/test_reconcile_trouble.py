@@ -163,18 +163,18 @@ async def test_a_subscription_is_not_over_because_it_is_not_listed(
 async def test_only_tenants_that_differ_are_asked_about(
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
-    made = await subscribers(provider, server, 120)
+    made = await subscribers(provider, server, 12)
     await reconciler.run()
     server.requests.clear()
     server.subscriptions[made[7].customer][0]["status"] = "past_due"
     found = await reconciler.run()
-    assert (found.compared, drifted(found)) == (120, [made[7].id])
+    assert (found.compared, drifted(found)) == (12, [made[7].id])
     asked = [
         request.params.get("customer")
         for request in server.requests
         if request.path == "/v1/subscriptions"
     ]
-    assert asked == [None, made[7].customer, None]
+    assert asked == [None, made[7].customer]
 
 
 async def test_checkout_sessions_are_asked_for_a_bounded_number_of_subscriptions(

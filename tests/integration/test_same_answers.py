@@ -8,7 +8,7 @@ the `EVERYWHERE` rows of it: at least one for each step at which a request is re
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NamedTuple
 
@@ -64,7 +64,8 @@ requests_per_minute_per_key = 2
 """
 
 Headers = list[tuple[bytes, bytes]]
-Prepare = Callable[[Service, AuthenticatedApp], Awaitable[Headers]]
+Apps = Sequence[AuthenticatedApp]
+Prepare = Callable[[Service, Apps], Awaitable[Headers]]
 
 
 def sent(*values: str | bytes, **others: str) -> Headers:
@@ -82,52 +83,54 @@ def by(caller: Caller, **others: str) -> Headers:
 def fixed(*values: str | bytes, **others: str) -> Prepare:
     """Always the same headers, whatever there is in the database."""
 
-    async def prepare(_service: Service, _app: AuthenticatedApp) -> Headers:
+    async def prepare(_service: Service, _apps: Apps) -> Headers:
         return sent(*values, **others)
 
     return prepare
 
 
-async def authorized(app: AuthenticatedApp, headers: Headers) -> None:
-    answer = await app.get(headers)
-    assert answer.status_code == 200, answer.text
+async def authorized(headers: Headers, *apps: AuthenticatedApp) -> None:
+    """Let all apps accept, and perhaps remember, a caller."""
+    for app in apps:
+        answer = await app.get(headers)
+        assert answer.status_code == 200, (app.kind, answer.text)
 
 
-async def owner(service: Service, _app: AuthenticatedApp) -> Headers:
+async def owner(service: Service, _apps: Apps) -> Headers:
     return by((await service.organization()).owner)
 
 
-async def owner_in_other_case(service: Service, _app: AuthenticatedApp) -> Headers:
+async def owner_in_other_case(service: Service, _apps: Apps) -> Headers:
     return sent(f"bEaReR {(await service.organization()).owner.credential}")
 
 
-async def reader(service: Service, _app: AuthenticatedApp) -> Headers:
+async def reader(service: Service, _apps: Apps) -> Headers:
     org = await service.organization()
     return by((await service.key(org.owner, org.id, "projects:read")).caller)
 
 
-async def key_of_test_mode(service: Service, _app: AuthenticatedApp) -> Headers:
+async def key_of_test_mode(service: Service, _apps: Apps) -> Headers:
     org = await service.organization()
     return by((await service.key(org.owner, org.id, "projects:read", mode="test")).caller)
 
 
-async def revoked_a_moment_ago(service: Service, app: AuthenticatedApp) -> Headers:
+async def revoked_a_moment_ago(service: Service, apps: Apps) -> Headers:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
-    await authorized(app, by(key.caller))
+    await authorized(by(key.caller), *apps)
     assert (await org.owner.delete(key.path)).status_code == 204
     return by(key.caller)
 
 
-async def rotated_a_moment_ago(service: Service, app: AuthenticatedApp) -> Headers:
+async def rotated_a_moment_ago(service: Service, apps: Apps) -> Headers:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
-    await authorized(app, by(key.caller))
+    await authorized(by(key.caller), *apps)
     assert (await org.owner.post(f"{key.path}/rotate", {})).status_code == 201
     return by(key.caller)
 
 
-async def expired_a_moment_ago(service: Service, _app: AuthenticatedApp) -> Headers:
+async def expired_a_moment_ago(service: Service, _apps: Apps) -> Headers:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     await _execute(
@@ -136,113 +139,113 @@ async def expired_a_moment_ago(service: Service, _app: AuthenticatedApp) -> Head
     return by(key.caller)
 
 
-async def suspended_a_moment_ago(service: Service, app: AuthenticatedApp) -> Headers:
+async def suspended_a_moment_ago(service: Service, apps: Apps) -> Headers:
     org = await service.organization()
-    await authorized(app, by(org.owner))
+    await authorized(by(org.owner), *apps)
     await service.operator.put(org.path, SUSPENDED)
     return by(org.owner)
 
 
-async def ended_a_moment_ago(service: Service, app: AuthenticatedApp) -> Headers:
+async def ended_a_moment_ago(service: Service, apps: Apps) -> Headers:
     org = await service.organization()
-    await authorized(app, by(org.owner))
+    await authorized(by(org.owner), *apps)
     assert (await service.operator.delete(org.path)).status_code == 204
     return by(org.owner)
 
 
-async def user_suspended_a_moment_ago(service: Service, app: AuthenticatedApp) -> Headers:
+async def user_suspended_a_moment_ago(service: Service, apps: Apps) -> Headers:
     org = await service.organization()
     user = service.user(org=org.id, role="owner")
-    await authorized(app, by(user))
+    await authorized(by(user), *apps)
     await service.operator.put(org.path, SUSPENDED)
     return by(user)
 
 
-async def user_of_an_ended_tenant(service: Service, app: AuthenticatedApp) -> Headers:
+async def user_of_an_ended_tenant(service: Service, apps: Apps) -> Headers:
     org = await service.organization()
     user = service.user(org=org.id, role="owner")
-    await authorized(app, by(user))
+    await authorized(by(user), *apps)
     await service.operator.delete(org.path)
     return by(user)
 
 
-async def removed_member(service: Service, app: AuthenticatedApp) -> Headers:
+async def removed_member(service: Service, apps: Apps) -> Headers:
     org = await service.organization()
     member = service.user("leaving", org=org.id, role="owner")
-    await authorized(app, by(member))
+    await authorized(by(member), *apps)
     await _add_membership(service, org, "leaving", removed=True)
     return by(member)
 
 
-async def owner_who_is_a_member_only(service: Service, _app: AuthenticatedApp) -> Headers:
+async def owner_who_is_a_member_only(service: Service, _apps: Apps) -> Headers:
     org = await service.organization()
     await _add_membership(service, org, "lowered", removed=False)
     return by(service.user("lowered", org=org.id, role="owner"))
 
 
-async def member(service: Service, _app: AuthenticatedApp) -> Headers:
+async def member(service: Service, _apps: Apps) -> Headers:
     return by(service.user(org=(await service.organization()).id))
 
 
-async def member_of_157_groups(service: Service, _app: AuthenticatedApp) -> Headers:
+async def member_of_157_groups(service: Service, _apps: Apps) -> Headers:
     """A user with as many groups as Microsoft Entra ID puts into a token at most."""
     caller = service.user(org=(await service.organization()).id, groups=GROUPS)
     assert len(caller.credential or "") > MOST_OF_OTHERS
     return by(caller)
 
 
-async def narrowed_owner(service: Service, _app: AuthenticatedApp) -> Headers:
+async def narrowed_owner(service: Service, _apps: Apps) -> Headers:
     org = await service.organization()
     return by(service.user(org=org.id, role="owner", scope="openid projects:write"))
 
 
-async def unknown_user(service: Service, _app: AuthenticatedApp) -> Headers:
+async def unknown_user(service: Service, _apps: Apps) -> Headers:
     return by(service.user("unknown_user"))
 
 
-async def user_of_an_unknown_tenant(service: Service, _app: AuthenticatedApp) -> Headers:
+async def user_of_an_unknown_tenant(service: Service, _apps: Apps) -> Headers:
     return by(service.user(org="missing", role="owner"))
 
 
-async def user_asking_for_another_tenant(service: Service, _app: AuthenticatedApp) -> Headers:
+async def user_asking_for_another_tenant(service: Service, _apps: Apps) -> Headers:
     org, other = await service.organization(), await service.organization()
     return by(service.user(org=org.id, role="owner"), X_Organization_Id=other.id)
 
 
-async def expired_token(service: Service, _app: AuthenticatedApp) -> Headers:
+async def expired_token(service: Service, _apps: Apps) -> Headers:
     org, now = await service.organization(), int(service.clock.now.timestamp())
     return by(service.user(org=org.id, iat=now - 7200, exp=now - 3600))
 
 
-async def id_token(service: Service, _app: AuthenticatedApp) -> Headers:
+async def id_token(service: Service, _apps: Apps) -> Headers:
     return by(service.user(org=(await service.organization()).id, nonce="n"))
 
 
-async def forged_token(service: Service, _app: AuthenticatedApp) -> Headers:
+async def forged_token(service: Service, _apps: Apps) -> Headers:
     good = str(service.user(org=(await service.organization()).id).credential)
     return sent(f"Bearer {good[:-4]}AAAA")
 
 
-async def unsigned_token(service: Service, _app: AuthenticatedApp) -> Headers:
+async def unsigned_token(service: Service, _apps: Apps) -> Headers:
     good = str(service.user(org=(await service.organization()).id).credential)
     return sent(f"Bearer eyJhbGciOiJub25lIn0.{good.split('.')[1]}.")
 
 
-async def key_with_another_checksum(service: Service, _app: AuthenticatedApp) -> Headers:
+async def key_with_another_checksum(service: Service, _apps: Apps) -> Headers:
     key = str((await service.organization()).owner.credential)
     return sent(f"Bearer {key[:-1]}{'0' if key[-1] != '0' else '1'}")
 
 
-async def same_header_twice(service: Service, _app: AuthenticatedApp) -> Headers:
+async def same_header_twice(service: Service, _apps: Apps) -> Headers:
     good = f"Bearer {(await service.organization()).owner.credential}"
     return sent(good, good)
 
 
-async def good_header_after_an_empty_one(service: Service, _app: AuthenticatedApp) -> Headers:
+async def good_header_after_an_empty_one(service: Service, _apps: Apps) -> Headers:
     return sent("", f"Bearer {(await service.organization()).owner.credential}")
 
 
-async def key_in_other_headers(service: Service, _app: AuthenticatedApp) -> Headers:
+async def key_in_other_headers(service: Service, _apps: Apps) -> Headers:
     key = str((await service.organization()).owner.credential)
     return sent(
         Cookie=f"session={key}",
@@ -252,12 +255,12 @@ async def key_in_other_headers(service: Service, _app: AuthenticatedApp) -> Head
     )
 
 
-async def third_of_two_requests(service: Service, app: AuthenticatedApp) -> Headers:
+async def third_of_two_requests(service: Service, apps: Apps) -> Headers:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     await _execute(service, "UPDATE tenants SET plan = 'limited' WHERE id = %s", org.id)
     for _ in range(2):
-        await authorized(app, by(key.caller))
+        await authorized(by(key.caller), apps[0])
     return by(key.caller)
 
 
@@ -431,22 +434,22 @@ async def service(postgres: PostgresServer, catalog: str) -> AsyncIterator[Servi
             yield service
 
 
-@pytest.fixture(scope="module", params=KINDS)
-async def app(
-    request: pytest.FixtureRequest, service: Service, catalog: str
-) -> AsyncIterator[AuthenticatedApp]:
-    async with running_app(request.param, service, TENANTRY_PLANS=catalog) as app:
-        yield app
+@pytest.fixture(scope="module")
+async def apps(service: Service, catalog: str) -> AsyncIterator[Apps]:
+    """An app of each kind beside the service."""
+    async with every_app(service, TENANTRY_PLANS=catalog) as apps:
+        yield apps
 
 
-def asked(names: Iterable[str]) -> list[Any]:
-    """The kind of app and the name of a row, for each row that this kind is asked."""
-    return [
-        pytest.param(kind, name, id=f"{kind}-{name}")
-        for kind in KINDS
-        for name in names
-        if kind == SERVICE or name in EVERYWHERE
-    ]
+@pytest.fixture(params=KINDS)
+def app(request: pytest.FixtureRequest, apps: Apps) -> AuthenticatedApp:
+    [found] = [app for app in apps if app.kind == request.param]
+    return found
+
+
+def asked(apps: Apps, name: str) -> Apps:
+    """The apps that are asked a row of the table: the service always."""
+    return [app for app in apps if app.kind == SERVICE or name in EVERYWHERE]
 
 
 def comparable(answer: httpx2.Response) -> tuple[int, dict[str, str], Any]:
@@ -463,29 +466,27 @@ def comparable(answer: httpx2.Response) -> tuple[int, dict[str, str], Any]:
     return answer.status_code, headers, body
 
 
-@pytest.mark.parametrize(("app", "name"), asked(REFUSED), indirect=["app"])
-async def test_rejections_are_equal_in_every_app(
-    service: Service, app: AuthenticatedApp, name: str
-) -> None:
+@pytest.mark.parametrize("name", REFUSED)
+async def test_rejections_are_equal_in_every_app(service: Service, apps: Apps, name: str) -> None:
     row = REFUSED[name]
-    headers = await row.prepare(service, app)
-    answer = await app.get(headers, row.scope)
-    assert refusal(answer) == (row.status, row.code)
-    challenge = answer.headers.get("www-authenticate")
-    assert (challenge is None) == (row.challenge is None)
-    assert (challenge or "").startswith(row.challenge or "")
-    assert (challenge or "").isascii()
-    assert ("retry-after" in answer.headers) == (row.status == 429)
-    here = AuthenticatedApp(SERVICE, service.client)
-    assert comparable(answer) == comparable(await here.get(headers, row.scope))
+    headers = await row.prepare(service, asked(apps, name))
+    of_service = comparable(await apps[0].get(headers, row.scope))
+    for app in asked(apps, name):
+        answer = await app.get(headers, row.scope)
+        assert refusal(answer) == (row.status, row.code), app.kind
+        challenge = answer.headers.get("www-authenticate")
+        assert (challenge is None) == (row.challenge is None), app.kind
+        assert (challenge or "").startswith(row.challenge or ""), app.kind
+        assert (challenge or "").isascii(), app.kind
+        assert ("retry-after" in answer.headers) == (row.status == 429), app.kind
+        assert comparable(answer) == of_service, app.kind
 
 
-@pytest.mark.parametrize("app", KINDS, indirect=True)
 async def test_refused_token_leaves_one_line_in_every_application(
     service: Service, app: AuthenticatedApp
 ) -> None:
     prepare = REFUSED["expired token"].prepare
-    headers = await prepare(service, app)
+    headers = await prepare(service, [app])
     with watched("tenantry") as log:
         answer = await app.get(headers, None)
     assert answer.status_code == 401
@@ -494,27 +495,29 @@ async def test_refused_token_leaves_one_line_in_every_application(
     assert log.count("bearer token refused") == 1
 
 
-@pytest.mark.parametrize(("app", "name"), asked(ACCEPTED), indirect=["app"])
+@pytest.mark.parametrize("name", ACCEPTED)
 async def test_accepted_callers_are_the_same_and_have_the_same_name(
-    service: Service, app: AuthenticatedApp, name: str
+    service: Service, apps: Apps, name: str
 ) -> None:
     prepare, scope = ACCEPTED[name]
-    headers = await prepare(service, app)
-    answer = await app.get(headers, scope)
-    assert answer.status_code == 200, answer.text
+    headers = await prepare(service, apps)
     who = (await service.client.get(WHOAMI, headers=headers)).json()
-    if app.kind == SERVICE:
-        assert scope is None or answer.headers["x-tenant-id"] == who["orgId"]
-    else:
-        access = who["access"]
-        assert answer.json() == {**who, "access": access["state"], "effectivePlan": access["plan"]}
+    access = who["access"]
+    for app in asked(apps, name):
+        answer = await app.get(headers, scope)
+        assert answer.status_code == 200, (app.kind, answer.text)
+        if app.kind == SERVICE:
+            assert scope is None or answer.headers["x-tenant-id"] == who["orgId"]
+        else:
+            shown = {**who, "access": access["state"], "effectivePlan": access["plan"]}
+            assert answer.json() == shown, app.kind
 
 
 @pytest.mark.parametrize("app", [kind for kind in KINDS if kind != SERVICE], indirect=True)
 async def test_principal_has_all_that_the_sdk_knows_of_it(
     service: Service, app: AuthenticatedApp
 ) -> None:
-    headers = await reader(service, app)
+    headers = await reader(service, [app])
     checked = await service.client.get(f"{VERIFY_PREFIX}-", headers=headers)
     of_sdk = {field: checked.headers[name] for field, name in PRINCIPAL_HEADERS.items()}
     shown = (await app.get(headers)).json()
@@ -566,8 +569,8 @@ async def test_request_id_of_the_client_is_kept_if_it_is_plain(app: Authenticate
 @asynccontextmanager
 async def every_app(
     service: Service, timeouts: Timeouts = PATIENT, /, **values: str
-) -> AsyncIterator[list[AuthenticatedApp]]:
-    """An app of each kind beside the service."""
+) -> AsyncIterator[Apps]:
+    """An app of each kind beside the service, which is the first."""
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(running_app(kind, service, timeouts, **values))
@@ -592,7 +595,7 @@ async def test_unreachable_database_is_503_until_it_returns(
         callers = [linked.caller(org.owner.credential), linked.user(org=org.id, role="owner")]
         for app in apps:
             for caller in callers:
-                await authorized(app, by(caller))
+                await authorized(by(caller), app)
         await link.cut()
         for app in apps:
             for caller in callers:
@@ -606,7 +609,7 @@ async def test_unreachable_database_is_503_until_it_returns(
         await link.restore()
         for app in apps:
             for caller in callers:
-                await authorized(app, by(caller))
+                await authorized(by(caller), app)
 
 
 async def test_database_that_does_not_answer_is_503(service: Service, link: DatabaseLink) -> None:
@@ -616,7 +619,7 @@ async def test_database_that_does_not_answer_is_503(service: Service, link: Data
         every_app(linked, SHORT_TIMEOUTS) as apps,
     ):
         for app in apps:
-            await authorized(app, by(org.owner))
+            await authorized(by(org.owner), app)
         link.block()
         answers = await asyncio.gather(*(app.get(by(org.owner)) for app in apps))
         assert [refusal(answer) for answer in answers] == [(503, "auth_unavailable")] * len(KINDS)
@@ -635,7 +638,7 @@ async def test_unreachable_identity_provider_is_503_for_tokens_only(service: Ser
                     answer = await app.get(by(token))
                     assert refusal(answer) == (503, "auth_unavailable"), app.kind
                     assert answer.headers["retry-after"] == "1", app.kind
-                    await authorized(app, by(org.owner))
+                    await authorized(by(org.owner), app)
 
 
 KEY_SETTINGS: Final = {
@@ -658,10 +661,10 @@ async def test_keys_of_every_prefix_may_come_in_the_header_for_keys(service: Ser
     ):
         for app in apps:
             for key in keys:
-                await authorized(app, sent(f"Bearer {key}"))
-                await authorized(app, sent(f"Api-Key {key}"))
-                await authorized(app, sent(x_api_key=key))
-                await authorized(app, sent("", x_api_key=key))
+                await authorized(sent(f"Bearer {key}"), app)
+                await authorized(sent(f"Api-Key {key}"), app)
+                await authorized(sent(x_api_key=key), app)
+                await authorized(sent("", x_api_key=key), app)
                 answer = await app.get(sent(x_api_key=key), "projects:read")
                 assert "X-API-Key" in answer.headers["vary"].split(", "), app.kind
 
@@ -699,4 +702,4 @@ async def test_without_an_identity_provider_tokens_are_refused(service: Service)
     ):
         for app in apps:
             assert refusal(await app.get(by(token))) == (401, "invalid_credential"), app.kind
-            await authorized(app, by(org.owner))
+            await authorized(by(org.owner), app)

@@ -27,11 +27,11 @@ def error_of(status: int, content: bytes, **headers: str) -> errors.APIError:
     return errors.error_of(status, headers, content, None)
 
 
-@pytest.mark.parametrize(("code", "status"), STATUS_OF.items())
-def test_every_code_of_the_api_has_a_class_and_a_next_step(code: str, status: int) -> None:
-    error = error_of(status, msgspec.json.encode({"code": code, "detail": "Why."}))
-    assert type(error).status == error.status_code
-    assert error.next_step
+def test_every_code_of_the_api_has_a_class_and_a_next_step() -> None:
+    for code, status in STATUS_OF.items():
+        error = error_of(status, msgspec.json.encode({"code": code, "detail": "Why."}))
+        assert type(error).status == error.status_code, code
+        assert error.next_step, code
 
 
 def test_error_has_the_cause_the_place_and_the_remedy() -> None:

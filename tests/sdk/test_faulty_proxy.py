@@ -29,7 +29,7 @@ ENDS_THE_ANSWER: Final = [
 ]
 HANGS: Final = {Fault.SILENT, Fault.SLOW_HEAD, Fault.SLOW_BODY}
 """Then an attempt ends only by its timeout."""
-CALLS: Final = 80
+CALLS: Final = 40
 AT_ONCE: Final = 16
 
 

@@ -2,10 +2,21 @@
 
 import re
 from pathlib import Path
+from typing import Final
 
 from tests.sdk.sdk_support import SDK, Served
 from tests.support.commands import run
 from tests.support.service import TENANTS
+
+EACH: Final = """
+import runpy, sys
+for file in sys.argv[1:]:
+    runpy.run_path(file, run_name="__main__")
+print(f"all {len(sys.argv) - 1} have run")
+"""
+"""A program that runs each file by itself, with names of its own; a process for each would take
+half a second.
+"""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -21,10 +32,16 @@ async def test_each_block_of_the_page_runs_by_itself(served: Served, tmp_path: P
         "TENANTRY_API_KEY": str(organization.owner.credential),
         "HOME": str(tmp_path),
     }
-    for number, block in enumerate(blocks(SDK / "README.md", "python"), 1):
-        (tmp_path / f"block_{number}.py").write_text(block)
-        done = await run(folder=tmp_path, module=f"block_{number}", **values)
-        assert (done.code, done.err) == (0, ""), (number, done)
+    pages = [
+        (tmp_path / f"block_{number}.py", block)
+        for number, block in enumerate(blocks(SDK / "README.md", "python"), 1)
+    ]
+    for file, block in pages:
+        file.write_text(block)
+    (tmp_path / "each.py").write_text(EACH)
+    done = await run(*(file.name for file, _ in pages), folder=tmp_path, module="each", **values)
+    assert (done.code, done.err) == (0, ""), done
+    assert done.out.endswith(f"\nall {len(pages)} have run\n")
 
 
 async def test_code_of_the_page_runs_from_its_beginning_to_its_end(

@@ -123,7 +123,7 @@ class Dashboard:
         """A client without a credential."""
         self.conninfo = conninfo
         self._issuer = companion.issuer
-        self._tokens = companion.tokens  # to read it from its file takes 50 ms
+        self._tokens = companion.tokens
         self._empty = empty
         self._browsers = AsyncExitStack()
 

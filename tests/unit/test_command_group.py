@@ -221,26 +221,19 @@ def commands(
 ALL_COMMANDS: Final = dict(commands(main))
 
 
-@pytest.mark.parametrize("path", ALL_COMMANDS)
-def test_help_of_every_command_is_complete(path: str) -> None:
-    context = ALL_COMMANDS[path]
-    command, text = context.command, context.get_help()
-    assert command.help
-    assert not command.hidden
-    assert [
-        each.name for each in command.params if isinstance(each, click.Option) and not each.help
-    ] == []
-    assert [line for line in text.splitlines() if len(line) > 80] == []
+def test_help_of_every_command_is_complete() -> None:
+    for path, context in ALL_COMMANDS.items():
+        command, text = context.command, context.get_help()
+        assert command.help, path
+        assert not command.hidden, path
+        assert [
+            each.name for each in command.params if isinstance(each, click.Option) and not each.help
+        ] == [], path
+        assert [line for line in text.splitlines() if len(line) > 80] == [], path
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        for path, each in ALL_COMMANDS.items()
-        if each.command.params and not isinstance(each.command, click.Group)
-    ],
-)
-def test_help_of_a_command_has_an_example(path: str) -> None:
-    _, *lines = ALL_COMMANDS[path].get_help().splitlines()  # without the usage
-    assert [line for line in lines if re.search(rf"{path}\b", line)], lines
+def test_help_of_a_command_has_an_example() -> None:
+    for path, context in ALL_COMMANDS.items():
+        if context.command.params and not isinstance(context.command, click.Group):
+            _, *lines = context.get_help().splitlines()  # without the usage
+            assert [line for line in lines if re.search(rf"{path}\b", line)], lines

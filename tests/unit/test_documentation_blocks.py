@@ -10,7 +10,7 @@ from tests.support.documentation import ROOT, Kind, blocks, expected, with_next
 
 _DOCS: Final = ROOT / "docs"
 _RUN_BY: Final = {
-    "command-line.md": "tests/cli/test_command_line_guide.py",
+    "command-line.md": "tests/system/cli/test_commands_of_the_guide.py",
     "in-process.md": "tests/e2e/test_in_process.py",
     "local-testing.md": "tests/system/test_local_testing_guide.py",
     "python-sdk.md": "tests/sdk/test_sdk_readme.py",
@@ -30,17 +30,17 @@ _PAGES: Final = sorted(
 _FOLLOWED: Final = "tests/system/test_tutorial_blocks.py"
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
-def test_blocks_are_run_or_marked(page: Path) -> None:
-    found = blocks(page)
-    unmarked = [block.line for block in found if block.kind is Kind.UNMARKED]
-    assert unmarked == [], "write <!-- excerpt: why --> above, or make it a block that a test runs"
-    silent = [
-        block.line
-        for block, below in with_next(found)
-        if block.kind is Kind.SERVER and (below is None or below.kind is not Kind.OUTPUT)
-    ]
-    assert silent == [], "show below what the command prints when it is ready"
+def test_blocks_are_run_or_marked() -> None:
+    for page in _PAGES:
+        found = blocks(page)
+        unmarked = [block.line for block in found if block.kind is Kind.UNMARKED]
+        assert unmarked == [], f"{page}: write <!-- excerpt: why --> above, or let a test run it"
+        silent = [
+            block.line
+            for block, below in with_next(found)
+            if block.kind is Kind.SERVER and (below is None or below.kind is not Kind.OUTPUT)
+        ]
+        assert silent == [], f"{page}: show below what the command prints when it is ready"
 
 
 def test_pages_with_blocks_to_run_are_followed() -> None:

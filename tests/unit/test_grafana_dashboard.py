@@ -32,11 +32,11 @@ def test_a_query_asks_for_metrics_and_labels_that_there_are(query: Query) -> Non
     assert set(re.findall(r"\{\{(\w+)\}\}", query.legend)) <= grouped
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=str)
-def test_a_query_is_about_the_chosen_job(query: Query) -> None:
-    metrics = re.findall(r"(?:tenantry_\w+|up)\{([^}]*)\}", query.expression)
-    assert metrics
-    assert all('job="$job"' in matchers for matchers in metrics)
+def test_a_query_is_about_the_chosen_job() -> None:
+    for query in QUERIES:
+        metrics = re.findall(r"(?:tenantry_\w+|up)\{([^}]*)\}", query.expression)
+        assert metrics, query
+        assert all('job="$job"' in matchers for matchers in metrics), query
 
 
 def test_every_metric_has_a_panel() -> None:

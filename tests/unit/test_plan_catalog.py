@@ -421,11 +421,11 @@ ONE_FAULT = {
 }
 
 
-@pytest.mark.parametrize(("text", "message"), ONE_FAULT.values(), ids=ONE_FAULT)
-def test_catalog_error_is_named(text: str, message: str) -> None:
-    faults = faults_of(text)
-    assert len(faults) == 1
-    assert faults[0].startswith(message)
+def test_catalog_error_is_named() -> None:
+    for name, (text, message) in ONE_FAULT.items():
+        faults = faults_of(text)
+        assert len(faults) == 1, name
+        assert faults[0].startswith(message), name
 
 
 def test_every_invalid_plan_has_its_own_message() -> None:

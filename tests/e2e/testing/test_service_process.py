@@ -53,24 +53,21 @@ def test_start_error_of_the_database_has_the_reason(folder: Path) -> None:
         process.serve(complete_settings({}))
 
 
-def test_close_ends_all_processes_and_removes_the_folder(folder: Path) -> None:
+def test_close_ends_all_processes_and_removes_the_folder_and_its_sockets(place: Path) -> None:
+    folder = place / ("d" * 120)  # too long for a socket, which is in a folder elsewhere
+    folder.mkdir()
     with closing(ServiceProcess(folder)) as process:
-        address = process.serve(complete_settings({})).base_url
+        served = process.serve(complete_settings({}))
+        address = served.base_url
         document = httpx2.get(f"{address}/api/v1/openapi.json", trust_env=False).json()
         assert document["servers"] == [{"url": address}]
+        sockets = Path(str(conninfo_to_dict(served.database)["host"]))
+        assert place not in sockets.parents
+        assert sockets.exists()
         ours = processes_of(folder)
         assert ours
     assert [process for process in ours if process.is_running()] == []
     assert not folder.exists()
-
-
-def test_close_removes_the_socket_folder_of_a_long_path(place: Path) -> None:
-    folder = place / ("d" * 120)
-    folder.mkdir()
-    with closing(ServiceProcess(folder)) as process:
-        sockets = Path(str(conninfo_to_dict(process.serve(complete_settings({})).database)["host"]))
-        assert place not in sockets.parents
-        assert sockets.exists()
     assert not sockets.exists()
 
 

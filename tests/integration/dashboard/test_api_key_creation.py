@@ -5,6 +5,7 @@ import logging
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -104,53 +105,51 @@ async def test_form_without_its_token_is_rejected(dashboard: Dashboard) -> None:
     assert "CI" not in (await olivia.open(KEYS)).text
 
 
-@pytest.mark.parametrize(
-    ("fields", "message", "focused"),
-    [
-        ({"name": ""}, "Fill in this field.", "name"),
-        ({"name": "x" * 201}, "Use at most 200 characters.", "name"),
-        ({"name": "a\x07b"}, "Must not contain control characters", "name"),
-        ({"name": "a\u202eb"}, "Must not contain control characters", "name"),
-        ({"scope": [], "own": ""}, "Choose at least one scope", "scope-projects:read"),
-        ({"own": "Reports"}, "Use the form resource:action in lowercase. Invalid: Reports", "own"),
-        ({"own": "OWNER"}, "Use the form resource:action in lowercase. Invalid: OWNER", "own"),
-        (
-            {"own": " ".join(f"r{number}:read" for number in range(64))},
-            "Choose at most 64 scopes.",
-            "own",
-        ),
-        ({"access": "owner"}, "Check this box to create an OWNER key", "sure"),
-        ({"mode": "both"}, "Choose live or test.", "mode-live"),
-        ({"expiry": "date", "until": "soon"}, "Enter a day, such as 2027-01-31.", "until"),
-        (
-            {"expiry": "date", "until": "10000-01-01"},
-            "This day is too far ahead. Enter an earlier one.",
-            "until",
-        ),
-        (
-            {"expiry": "date", "until": "9999-12-31"},
-            "This day is too far ahead. Enter an earlier one.",
-            "until",
-        ),
-        (
-            {"expiry": "date", "until": "2020-01-01"},
-            "This day is over. Enter today or a later day.",
-            "until",
-        ),
-        ({"expiry": ""}, "Choose when the key expires.", ""),
-    ],
+ONE_FAULT: Final[tuple[tuple[dict[str, str | list[str]], str, str], ...]] = (
+    ({"name": ""}, "Fill in this field.", "name"),
+    ({"name": "x" * 201}, "Use at most 200 characters.", "name"),
+    ({"name": "a\x07b"}, "Must not contain control characters", "name"),
+    ({"name": "a\u202eb"}, "Must not contain control characters", "name"),
+    ({"scope": [], "own": ""}, "Choose at least one scope", "scope-projects:read"),
+    ({"own": "Reports"}, "Use the form resource:action in lowercase. Invalid: Reports", "own"),
+    ({"own": "OWNER"}, "Use the form resource:action in lowercase. Invalid: OWNER", "own"),
+    (
+        {"own": " ".join(f"r{number}:read" for number in range(64))},
+        "Choose at most 64 scopes.",
+        "own",
+    ),
+    ({"access": "owner"}, "Check this box to create an OWNER key", "sure"),
+    ({"mode": "both"}, "Choose live or test.", "mode-live"),
+    ({"expiry": "date", "until": "soon"}, "Enter a day, such as 2027-01-31.", "until"),
+    (
+        {"expiry": "date", "until": "10000-01-01"},
+        "This day is too far ahead. Enter an earlier one.",
+        "until",
+    ),
+    (
+        {"expiry": "date", "until": "9999-12-31"},
+        "This day is too far ahead. Enter an earlier one.",
+        "until",
+    ),
+    (
+        {"expiry": "date", "until": "2020-01-01"},
+        "This day is over. Enter today or a later day.",
+        "until",
+    ),
+    ({"expiry": ""}, "Choose when the key expires.", ""),
 )
-async def test_error_is_shown_beside_its_field_and_input_is_kept(
-    dashboard: Dashboard, fields: dict[str, str | list[str]], message: str, focused: str
-) -> None:
+"""Fields of the form, the message, and the field that gets the focus."""
+
+
+async def test_error_is_shown_beside_its_field_and_input_is_kept(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    answer = await olivia.send(await olivia.open(NEW), **{**CI, "own": "kept:read", **fields})
-    assert answer.status == 422
-    assert message in answer.text
-    assert answer.focused == ([focused] if focused else [])
-    assert not SECRET.search(answer.html)
-    fields_shown = answer.form().fields
-    assert fields_shown["own"] == [fields.get("own", "kept:read")]
+    for fields, message, focused in ONE_FAULT:
+        answer = await olivia.send(await olivia.open(NEW), **{**CI, "own": "kept:read", **fields})
+        assert answer.status == 422, fields
+        assert message in answer.text
+        assert answer.focused == ([focused] if focused else []), fields
+        assert not SECRET.search(answer.html), fields
+        assert answer.form().fields["own"] == [fields.get("own", "kept:read")], fields
     assert "CI" not in (await olivia.open(KEYS)).text
 
 

@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol, Self
 
@@ -92,10 +93,10 @@ class Companion:
     def issuer(self) -> str:
         return self.http_url
 
-    @property
+    @cached_property
     def tokens(self) -> TokenIssuer:
-        """What signs the tokens, with a key created on first use; raises `ValueError` if the key's
-        file is damaged.
+        """What signs the tokens, within the block; OpenSSL checks an RSA key for 50 ms when it is
+        read.
         """
         key = load_or_create_signing_key(signing_key_path(self._directory))
         return TokenIssuer(
