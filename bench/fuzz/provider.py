@@ -7,9 +7,9 @@ from typing import Any, Final, cast
 import stripe
 
 from bench.fuzz.target import Target, parts, require, require_storable, run_now, text
-from tenantry.common.clock import EPOCH_MAX, system_clock
+from tenantry.common.clock import EPOCH_MAX
 from tenantry.domain.errors import ProviderUnavailableError
-from tenantry.integrations.stripe.client import ListPage, read_pages
+from tenantry.integrations.stripe.answers import ListPage, read_pages
 from tenantry.integrations.stripe.decode import (
     NotAnEventError,
     NotASubscriptionError,
@@ -203,10 +203,8 @@ def check_list(data: bytes) -> None:
             return answer
 
     async def pages() -> list[ListPage]:
-        return [
-            page
-            async for page in read_pages(cast("Any", Connection()), "/v1/events", {}, system_clock)
-        ]
+        reading = read_pages(cast("Any", Connection()), "/v1/events", {})
+        return [page async for page in reading]
 
     try:
         [page] = run_now(pages())

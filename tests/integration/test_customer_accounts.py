@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -90,15 +90,29 @@ async def test_page_that_does_not_wait_shows_what_an_earlier_one_began_to_read(
     assert accounts.known(CUSTOMER) is None
 
 
-async def test_abandoned_subscription_does_not_hide_the_one_that_can_be_changed(
+async def test_abandoned_subscriptions_hide_none_that_can_be_changed(
     provider: ProviderServer, accounts: CustomerAccounts
 ) -> None:
-    statuses = ("incomplete", "active", "incomplete_expired", "canceled")
-    listed = [events.subscription(status=each, subscription_id=f"sub_{each}") for each in statuses]
-    expanded = [{**each, "default_payment_method": None} for each in listed]
-    provider.subscriptions = {CUSTOMER: expanded}
+    abandoned = ("incomplete_expired", "canceled", *["incomplete"] * 100)
+    statuses = ("active", *abandoned, "trialing")
+    provider.subscriptions = {CUSTOMER: [_subscription(*each) for each in enumerate(statuses)]}
     account = await accounts.find(CUSTOMER)
-    assert [each.id for each in account.subscriptions] == ["sub_active"]
+    assert [each.id for each in account.subscriptions] == ["sub_0", f"sub_{len(abandoned) + 1}"]
+
+
+async def test_ten_subscriptions_are_read(
+    provider: ProviderServer, accounts: CustomerAccounts
+) -> None:
+    provider.subscriptions = {CUSTOMER: [_subscription(each, "active") for each in range(101)]}
+    account = await accounts.find(CUSTOMER)
+    assert [each.id for each in account.subscriptions] == [f"sub_{each}" for each in range(10)]
+    pages = [each for each in provider.page_requests if each.path == "/v1/subscriptions"]
+    assert len(pages) == 1
+
+
+def _subscription(number: int, status: str) -> dict[str, Any]:
+    whole = events.subscription(status=status, subscription_id=f"sub_{number}")
+    return {**whole, "default_payment_method": None}
 
 
 async def test_customers_are_kept_apart(

@@ -21,7 +21,7 @@ from tenantry.common.clock import Timeouts
 from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 from tenantry_sdk._verify import PRINCIPAL_HEADERS
-from tests.support.app import PATIENT
+from tests.support.database import PATIENT
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.in_process import (
     DJANGO,

@@ -2,7 +2,8 @@
 order of delivery.
 """
 
-from itertools import permutations
+from collections.abc import Sequence
+from itertools import permutations, zip_longest
 from typing import Any, Final
 
 import pytest
@@ -20,9 +21,15 @@ CATALOG: Final = parse_catalog(
     [[plans]]
     id = "pro"
     stripe_price_id = "price_pro"
+    [[plans]]
+    id = "business"
+    stripe_price_id = "price_business"
     [[addons]]
     id = "storage"
     stripe_price_id = "price_storage"
+    [[addons]]
+    id = "archive"
+    stripe_price_id = "price_archive"
     [[addons]]
     id = "support"
     stripe_price_id = "price_support"
@@ -30,9 +37,12 @@ CATALOG: Final = parse_catalog(
 )
 
 
-def items(*prices: str, is_truncated: bool = False) -> dict[str, Any]:
+def items(*prices: str, ids: Sequence[str] = (), is_truncated: bool = False) -> dict[str, Any]:
     """The facts of a subscription with these items, and more if it ``is_truncated``."""
-    listed = tuple(SubscriptionItem(price, number + 1) for number, price in enumerate(prices))
+    listed = tuple(
+        SubscriptionItem(price, number, id=item_id)
+        for number, (price, item_id) in enumerate(zip_longest(prices, ids), start=1)
+    )
     details = SubscriptionDetails(listed, is_truncated=is_truncated)
     return {"price_id": prices[0], "details": details}
 
@@ -70,6 +80,26 @@ def test_in_each_the_plan_that_an_event_leaves_out_stays() -> None:
     ]
     addons = ("storage", 1), ("support", 2)
     assert in_every_order(history, SubscriptionRule.EACH) == {("pro", addons)}
+
+
+@pytest.mark.parametrize("rule", SubscriptionRule)
+def test_an_item_with_another_price_replaces_the_known_one(rule: SubscriptionRule) -> None:
+    known = items("price_business", "price_storage", "price_support", ids=("si_1", "si_2", "si_3"))
+    cut = items("price_pro", "price_archive", ids=("si_1", "si_2"), is_truncated=True)
+    history = [updated(100, "evt_1", **known), updated(200, "evt_2", **cut)]
+    addons = ("archive", 2), ("support", 3)
+    assert in_every_order(history, rule) == {("pro", addons)}
+
+
+@pytest.mark.parametrize("rule", SubscriptionRule)
+def test_a_known_price_counts_once_with_another_item(rule: SubscriptionRule) -> None:
+    known = items("price_pro", "price_storage", "price_support", ids=("si_1", "si_2", "si_3"))
+    history = [updated(100, "evt_1", **known)]
+    for second, ids in enumerate([("si_4", "si_5"), ()], start=200):
+        cut = items("price_pro", "price_storage", ids=ids, is_truncated=True)
+        history.append(updated(second, f"evt_{second}", **cut))
+    addons = ("storage", 2), ("support", 3)
+    assert in_every_order(history, rule) == {("pro", addons)}
 
 
 @pytest.mark.parametrize("rule", SubscriptionRule)

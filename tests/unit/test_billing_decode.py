@@ -163,16 +163,26 @@ PERIOD: Final = {"current_period_end": NOW + 9, "current_period_start": NOW}
             },
             {
                 "price_id": "price_pro",
-                "items": (SubscriptionItem("price_pro", 3, NOW + 9, NOW),),
+                "items": (SubscriptionItem("price_pro", 3, NOW + 9, NOW, "si_1"),),
                 "current_period_end": NOW + 9,
                 "period_start": NOW,
             },
         ),
         (
-            {"items": {"data": [ITEM, {**ITEM, "price": {"id": "price_seat"}, "quantity": 2}]}},
+            {
+                "items": {
+                    "data": [
+                        ITEM,
+                        {**ITEM, "id": "si_2", "price": {"id": "price_seat"}, "quantity": 2},
+                    ]
+                }
+            },
             {
                 "price_id": "price_pro",
-                "items": (SubscriptionItem("price_pro"), SubscriptionItem("price_seat", 2)),
+                "items": (
+                    SubscriptionItem("price_pro", id="si_1"),
+                    SubscriptionItem("price_seat", 2, id="si_2"),
+                ),
             },
         ),
         ({"quantity": 3}, {"price_id": "price_pro", "items": (SubscriptionItem("price_pro", 3),)}),
@@ -585,4 +595,6 @@ def test_a_list_of_items_that_goes_on_is_marked_and_keeps_a_single_item() -> Non
     event["data"]["object"]["items"]["has_more"] = True
     details = decode(event).details
     assert details.is_truncated
-    assert [item.price_id for item in details.items] == ["price_pro"]
+    assert [(item.id, item.price_id) for item in details.items] == [
+        ("si_QhR7sT2uV3wX4y", "price_pro")
+    ]

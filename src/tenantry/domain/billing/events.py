@@ -105,13 +105,14 @@ Fact = str | int | bool | None
 
 class SubscriptionItem(msgspec.Struct, frozen=True, omit_defaults=True):
     """An item of a subscription. Its period is that of the subscription where the provider gives
-    only that.
+    only that. It keeps its ``id`` when its price changes.
     """
 
     price_id: str | None = None
     quantity: int = 1
     period_end: int | None = None
     period_start: int | None = None
+    id: str | None = None
 
 
 class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):

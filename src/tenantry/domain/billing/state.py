@@ -226,13 +226,19 @@ def _subscription_updated(
 
 def with_known_items(event: BillingEvent, state: BillingState) -> BillingEvent:
     """Add what is known of the items that the provider left out of an event: those of the
-    subscription that the event does not list.
+    subscription that the event lists neither by id nor by price.
+
+    An item keeps its id when its price changes. The provider may not give the id, and a price whose
+    item was replaced by another one counts once.
     """
     details = event.details
     if not details.is_truncated or state.subscription_id != event.subscription_id:
         return event
-    listed = {item.price_id for item in details.items}
-    known = [item for item in state.details.items if item.price_id not in listed]
+    ids = {item.id for item in details.items if item.id}
+    prices = {item.price_id for item in details.items}
+    known = [
+        item for item in state.details.items if item.id not in ids and item.price_id not in prices
+    ]
     items = (*details.items, *known)
     return msgspec.structs.replace(event, details=msgspec.structs.replace(details, items=items))
 

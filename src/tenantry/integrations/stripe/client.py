@@ -3,14 +3,10 @@ events.
 """
 
 import logging
-import math
 import re
-import time
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from itertools import chain
 from typing import Annotated, Final, NamedTuple, TypeVar
@@ -18,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tenantry.common.clock import DEFAULT_TIMEOUTS, EPOCH_MAX, Clock, system_clock
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
@@ -30,13 +26,21 @@ from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubs
 from tenantry.domain.checkout import CheckoutRequest, CompletedCheckout
 from tenantry.domain.portal import ActionKind, PortalAction
 from tenantry.domain.prices import Interval, PlanPrice
+from tenantry.integrations.stripe.answers import (
+    NO_WORD,
+    ListBody,
+    ListPage,
+    ObjectId,
+    malformed,
+    read_pages,
+    safe_word,
+)
 from tenantry.integrations.stripe.connection import (
     TEMPORARY,
     MissingError,
     NotPermittedError,
     ProviderConnection,
     RequestRejectedError,
-    TooLargeError,
 )
 from tenantry.integrations.stripe.customer_reading import read_customer
 from tenantry.integrations.stripe.decode import (
@@ -50,8 +54,6 @@ ORG_ID: Final = "orgId"
 """The metadata key that names the tenant (SPEC 2.2)."""
 MOST_EVENT_TYPES: Final = 20
 """The most types of events in one request."""
-MOST_PER_PAGE: Final = 100
-"""The most objects on a page."""
 
 _SUBSCRIPTIONS: Final = "/v1/subscriptions"
 _ITEMS: Final = "/v1/subscription_items"
@@ -65,7 +67,6 @@ _FLOWS: Final[Mapping[ActionKind, str]] = {
     "cancel": "subscription_cancel",
     "change": "subscription_update_confirm",
 }
-_SAFE_WORD: Final = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
 _LONGEST_MESSAGE: Final = 500
 _OTHER_MODE: Final = re.compile("similar object exists in (live|test) mode")
 _CUSTOMER_OF_OTHER_MODE: Final = (
@@ -73,7 +74,6 @@ _CUSTOMER_OF_OTHER_MODE: Final = (
     "than the one that this service uses."
 )
 _MAIL_ADDRESS: Final = re.compile(r"[^\s'\"<>]+@[^\s'\"<>]+")
-_NO_WORD: Final = "unknown"
 _MODES: Final = {"sk_live_": True, "rk_live_": True, "sk_test_": False, "rk_test_": False}
 _KEY_REFUSALS: Final[Mapping[int, str]] = {
     HTTPStatus.UNAUTHORIZED: (
@@ -257,7 +257,7 @@ class ProviderApi:
             except MissingError:
                 return CustomerAccount()
             except NOT_JSON as error:
-                raise _malformed(f"customer: {error}") from None
+                raise malformed(f"customer: {error}") from None
 
     async def subscriptions_of(self, customer_id: str) -> CustomerSubscriptions | None:
         """Return all subscriptions of a customer, ended ones included; None for an unknown
@@ -273,7 +273,7 @@ class ProviderApi:
                     for page in await self._read_all(connection, _SUBSCRIPTIONS, params)
                 ]
             except MissingError as error:
-                if _word(error.param) not in ("customer", _NO_WORD):
+                if safe_word(error.param) not in ("customer", NO_WORD):
                     raise
                 return None
         subscriptions = chain.from_iterable(_subscriptions(page, customer_id) for page in pages)
@@ -341,7 +341,7 @@ class ProviderApi:
         sessions: list[msgspec.Raw] = []
         with self._connected() as connection, suppress(NotPermittedError, MissingError):
             response = await connection.send("GET", _CHECKOUTS, params)
-            sessions = _decode(_ListBody, response.body, _CHECKOUTS, response.request_id).data
+            sessions = _decode(ListBody, response.body, _CHECKOUTS, response.request_id).data
         if not sessions:
             return None
         try:
@@ -349,7 +349,7 @@ class ProviderApi:
         except NotACheckoutError as error:
             logger.info(
                 "the checkout session of subscription %s is left out: %s",
-                _word(subscription_id),
+                safe_word(subscription_id),
                 error,
             )
             return None
@@ -386,15 +386,15 @@ class ProviderApi:
         path = f"{_EVENTS}/{quote(event_id, safe='')}"
         with self._connected() as connection, suppress(MissingError):
             response = await connection.send("GET", path, {})
-            found = _decode(_ObjectId, response.body, path, response.request_id)
+            found = _decode(ObjectId, response.body, path, response.request_id)
             if found.id != event_id:
-                raise _malformed(f"{path}: another event", response.request_id)
+                raise malformed(f"{path}: another event", response.request_id)
             return response.body
         return None
 
     async def _pages(
         self, path: str, params: Mapping[str, object], after: str | None = None
-    ) -> AsyncGenerator["ListPage", None]:
+    ) -> AsyncGenerator[ListPage, None]:
         with self._connected() as connection:
             reading = read_pages(connection, path, params, self.clock, after)
             async with aclosing(reading) as pages:
@@ -403,10 +403,10 @@ class ProviderApi:
 
     async def _read_all(
         self, connection: ProviderConnection, path: str, params: Mapping[str, object]
-    ) -> list["ListPage"]:
+    ) -> list[ListPage]:
         return [page async for page in read_pages(connection, path, params, self.clock)]
 
-    async def _with_all_items(self, connection: ProviderConnection, page: "ListPage") -> "ListPage":
+    async def _with_all_items(self, connection: ProviderConnection, page: ListPage) -> ListPage:
         """Return a page of subscriptions, each with all of its items."""
         objects = [await self._whole(connection, raw) for raw in page.objects]
         return page._replace(objects=objects)
@@ -516,20 +516,20 @@ def _decode(kind: type[Answer], raw: bytes, path: str, request_id: str | None) -
     try:
         return msgspec.json.decode(raw, type=kind)
     except NOT_JSON as error:
-        raise _malformed(f"{path}: {error}", request_id) from None
+        raise malformed(f"{path}: {error}", request_id) from None
 
 
-def _endpoints(page: "ListPage") -> list[ProviderEndpoint]:
+def _endpoints(page: ListPage) -> list[ProviderEndpoint]:
     return [_decode(ProviderEndpoint, raw, _ENDPOINTS, page.request_id) for raw in page.objects]
 
 
-def _subscriptions(page: "ListPage", customer_id: str) -> list[ProviderSubscription]:
+def _subscriptions(page: ListPage, customer_id: str) -> list[ProviderSubscription]:
     try:
         subscriptions = list(map(decode_subscription, page.objects))
     except NotASubscriptionError as error:
-        raise _malformed(f"{_SUBSCRIPTIONS}: {error}", page.request_id) from None
+        raise malformed(f"{_SUBSCRIPTIONS}: {error}", page.request_id) from None
     if any(subscription.customer_id != customer_id for subscription in subscriptions):
-        raise _malformed(f"{_SUBSCRIPTIONS}: a subscription of another customer", page.request_id)
+        raise malformed(f"{_SUBSCRIPTIONS}: a subscription of another customer", page.request_id)
     return subscriptions
 
 
@@ -541,10 +541,10 @@ def _made_by(session: "_SessionOutcome", request_id: str | None) -> ProviderSubs
     try:
         return decode_subscription(raw)
     except NotASubscriptionError as error:
-        raise _malformed(f"{_CHECKOUTS}: {error}", request_id) from None
+        raise malformed(f"{_CHECKOUTS}: {error}", request_id) from None
 
 
-def _listed(raw: bytes, page: "ListPage") -> ListedSubscription:
+def _listed(raw: bytes, page: ListPage) -> ListedSubscription:
     known = _decode(_ListedObject, raw, _SUBSCRIPTIONS, page.request_id)
     try:
         subscription = decode_subscription(raw)
@@ -583,7 +583,7 @@ class _Recurring(msgspec.Struct, frozen=True):
 
 class _SeatItem(msgspec.Struct):
     id: str
-    price: "_ObjectId"
+    price: ObjectId
     quantity: int | None = None
 
 
@@ -644,113 +644,6 @@ class _SubscriptionHead(msgspec.Struct):
     items: _NestedList
 
 
-class _ListBody(msgspec.Struct):
-    data: list[msgspec.Raw]
-    has_more: bool
-
-
-class _ObjectId(msgspec.Struct):
-    id: str
-
-
-class ListPage(NamedTuple):
-    """A page of a list: its objects as JSON, and the second of the provider's clock in which it was
-    requested.
-    """
-
-    objects: list[bytes]
-    sent_at: int
-    request_id: str | None
-
-
-async def read_pages(
-    connection: ProviderConnection,
-    path: str,
-    params: Mapping[str, object],
-    clock: Clock,
-    after: str | None = None,
-) -> AsyncGenerator[ListPage, None]:
-    """Request a list page by page, from the beginning or ``after`` an object.
-
-    Pages are smaller where those before were too large. Raises `RequestRejectedError`, and
-    `ProviderUnavailableError` for a malformed page.
-    """
-    limit = MOST_PER_PAGE
-    while True:
-        now, started = clock(), time.monotonic()
-        wanted = {
-            **params,
-            "limit": limit,
-            "starting_after": after,
-        }
-        try:
-            response = await connection.send("GET", path, wanted)
-        except TooLargeError:
-            if limit == 1:
-                raise
-            limit = max(1, limit // 10)
-            continue
-        sent_at = second_sent(
-            response.headers.get("date"),
-            time.monotonic() - started,
-            now,
-        )
-        try:
-            objects, last = _decode_page(response.body, after)
-        except NOT_JSON as error:
-            raise _malformed(f"{path}: {error}", response.request_id) from None
-        yield ListPage(objects, sent_at, response.request_id)
-        if last is None:
-            return
-        after = last
-
-
-def _decode_page(body: bytes, after: str | None) -> tuple[list[bytes], str | None]:
-    """Return the objects of a page, and the id of its last one if the list continues ``after`` it.
-
-    Raises one of `NOT_JSON` for a malformed page.
-    """
-    page = msgspec.json.decode(body, type=_ListBody)
-    objects = list(map(bytes, page.data))
-    if not all(each.startswith(b"{") for each in objects):
-        raise msgspec.ValidationError("not a list of objects")
-    if not page.has_more:
-        return objects, None
-    last = msgspec.json.decode(objects[-1], type=_ObjectId).id if objects else None
-    if last in (None, "", after):
-        raise msgspec.ValidationError("the list does not continue")
-    return objects, last
-
-
-def second_sent(
-    date: str | None,
-    elapsed: float,
-    sent_at: datetime,
-) -> int:
-    """Return the second of the provider's clock in which a request was sent, or an earlier one
-    (Unix time).
-
-    ``date`` is the header of a response that took ``elapsed`` seconds: the provider wrote it within
-    that time. Where it is missing or malformed, our own clock counts: ``sent_at``.
-    """
-    try:
-        answered = parsedate_to_datetime(date or "")
-    except (ValueError, OverflowError):
-        return int(sent_at.timestamp())
-    if answered.tzinfo is None:
-        # the old form of the header names no zone and means UTC
-        answered = answered.replace(tzinfo=UTC)
-    second = int(answered.timestamp()) - math.ceil(elapsed)
-    return second if 0 <= second <= EPOCH_MAX else int(sent_at.timestamp())
-
-
-def _malformed(why: str, request_id: str | None = None) -> errors.ProviderUnavailableError:
-    logger.warning(
-        "the payment provider's answer cannot be used: %s, request %s", why, _word(request_id)
-    )
-    return errors.ProviderUnavailableError("The payment provider's answer cannot be used.")
-
-
 def _domain_error(error: RequestRejectedError) -> errors.DomainError:
     """Translate an error; the log has enough to find the request at the provider."""
     # Its message about a key can repeat the key.
@@ -776,10 +669,10 @@ def _log_rejection(error: RequestRejectedError, said: str | None) -> None:
         "the payment provider rejected a request: %s, status %d, type %s, code %s, parameter %s, request %s: %s",
         error.cause,
         error.status,
-        _word(error.kind),
-        _word(error.code),
-        _word(error.param),
-        _word(error.request_id),
+        safe_word(error.kind),
+        safe_word(error.code),
+        safe_word(error.param),
+        safe_word(error.request_id),
         said or "no message",
     )
 
@@ -791,12 +684,12 @@ def _can_succeed_later(error: RequestRejectedError) -> bool:
 
 def _refusal(error: RequestRejectedError, said: str | None) -> errors.ProviderRefusedError:
     """Return the refusal of a request that would be refused again."""
-    status, code = error.status, _word(error.code)
+    status, code = error.status, safe_word(error.code)
     is_of_customer = code == "resource_missing" and error.param == "customer"
     is_of_other_mode = is_of_customer and _OTHER_MODE.search(said or "") is not None
     text = _CUSTOMER_OF_OTHER_MODE if is_of_other_mode else _KEY_REFUSALS.get(status, _REFUSAL)
     return errors.ProviderRefusedError(
-        text.format(status=status, code=code, request_id=_word(error.request_id)),
+        text.format(status=status, code=code, request_id=safe_word(error.request_id)),
         provider_code=code,
         said=said,
         of_key=status in _KEY_REFUSALS,
@@ -813,8 +706,3 @@ def _message(value: object) -> str | None:
     printable = "".join(each if each.isprintable() else " " for each in value)
     line = _MAIL_ADDRESS.sub("(mail address)", " ".join(printable.split()))
     return line[:_LONGEST_MESSAGE] or None
-
-
-def _word(value: object) -> str:
-    """Return a plain word as it is, so that no message or address gets into logs and answers."""
-    return value if isinstance(value, str) and _SAFE_WORD.fullmatch(value) else _NO_WORD

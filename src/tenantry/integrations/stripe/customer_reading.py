@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Iterable
+from contextlib import aclosing
 from typing import Annotated, Final, TypeVar
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from tenantry.domain.billing.customer_account import (
     PaymentMethodSummary,
 )
 from tenantry.domain.billing.seats import UNCHANGEABLE
+from tenantry.integrations.stripe.answers import read_pages
 from tenantry.integrations.stripe.connection import (
     NotPermittedError,
     ProviderConnection,
@@ -34,7 +36,8 @@ _Seconds = Annotated[int, msgspec.Meta(ge=0, le=EPOCH_MAX)]
 async def read_customer(connection: ProviderConnection, customer_id: str) -> CustomerAccount:
     """Return what the provider knows of a customer: at most 10 subscriptions and 12 invoices.
 
-    Raises `RequestRejectedError`, and one of `NOT_JSON` for a malformed answer.
+    Raises `RequestRejectedError`, and `ProviderUnavailableError` or one of `NOT_JSON` for a
+    malformed answer.
     """
     unreadable = list[str]()
 
@@ -71,14 +74,18 @@ def _method_of_first(bodies: Iterable["_Subscription"]) -> PaymentMethodSummary 
 async def _read_subscriptions(
     connection: ProviderConnection, customer_id: str
 ) -> list["_Subscription"]:
-    params = {
-        "customer": customer_id,
-        "limit": _MOST_SUBSCRIPTIONS,
-        "expand": ["data.default_payment_method"],
-    }
-    response = await connection.send("GET", "/v1/subscriptions", params)
-    listed = msgspec.json.decode(response.body, type=_Subscriptions).data[:_MOST_SUBSCRIPTIONS]
-    return [each for each in listed if each.status not in UNCHANGEABLE]
+    """Return the newest subscriptions that can be changed. Abandoned ones, which can be any number,
+    do not count.
+    """
+    params = {"customer": customer_id, "expand": ["data.default_payment_method"]}
+    found = list[_Subscription]()
+    async with aclosing(read_pages(connection, "/v1/subscriptions", params)) as pages:
+        async for page in pages:
+            listed = [msgspec.json.decode(raw, type=_Subscription) for raw in page.objects]
+            found += [each for each in listed if each.status not in UNCHANGEABLE]
+            if len(found) >= _MOST_SUBSCRIPTIONS:
+                break
+    return found[:_MOST_SUBSCRIPTIONS]
 
 
 async def _read_payment_method(
@@ -183,10 +190,6 @@ class _Subscription(msgspec.Struct):
         items = [BilledItem(each.id, each.price.id, each.quantity) for each in self.items.data]
         is_ending = self.cancel_at_period_end or self.cancel_at is not None
         return LiveSubscription(self.id, tuple(items), is_ending)
-
-
-class _Subscriptions(msgspec.Struct):
-    data: list[_Subscription]
 
 
 class _Preview(msgspec.Struct):

@@ -111,6 +111,7 @@ class _Item(Struct):
     current_period_end: _Moment | None = None
     current_period_start: _Moment | None = None
     quantity: _Count | None = None
+    id: _Text | None = None
 
 
 _NO_ITEM: Final = _Item()
@@ -154,16 +155,8 @@ class _SubscriptionObject(Struct):
         return self.items.data if self.items else []
 
 
-class _FormerItem(_Item):
-    """An item before a change. Lists are whole since API version 2017-05-25, so one without ``id``
-    is abbreviated.
-    """
-
-    id: Any = None
-
-
 class _FormerItems(Struct):
-    data: list[_FormerItem] = []
+    data: list[_Item] = []
 
 
 class _FormerPause(Struct):
@@ -512,6 +505,7 @@ def _all_items(items: Sequence[_Item]) -> tuple[SubscriptionItem, ...]:
             1 if item.quantity is None else item.quantity,
             item.current_period_end,
             item.current_period_start,
+            item.id,
         )
         for item in items[:_MOST_ITEMS]
     )
@@ -566,8 +560,10 @@ def _former_items(before: _Previous, now: Sequence[_Item]) -> Sequence[_Item]:
     return [former]
 
 
-def _completed(items: Sequence[_FormerItem], now: Sequence[_Item]) -> Sequence[_Item]:
-    """Take what abbreviated items leave out from the present ones in their places."""
+def _completed(items: Sequence[_Item], now: Sequence[_Item]) -> Sequence[_Item]:
+    """Take what abbreviated items leave out from the present ones in their places. Lists are whole
+    since API version 2017-05-25, so an item without ``id`` is abbreviated.
+    """
     if not items:
         raise ValueError("a subscription had no items")
     for item, present in zip(items, now, strict=False):
