@@ -21,7 +21,6 @@ from tenantry.common.clock import Timeouts
 from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 from tenantry_sdk._verify import PRINCIPAL_HEADERS
-from tests.support.database import PATIENT
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.in_process import (
     DJANGO,
@@ -36,6 +35,7 @@ from tests.support.in_process import (
 )
 from tests.support.issuer import running_issuer
 from tests.support.logs import watched
+from tests.support.patience import PATIENT
 from tests.support.postgres import PostgresServer
 from tests.support.service import (
     SHORT_TIMEOUTS,
