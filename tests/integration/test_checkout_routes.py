@@ -6,9 +6,9 @@ from typing import Final
 import httpx2
 import pytest
 
-from tenantry.billing import customer_links_store
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import new_key
+from tenantry.billing import customer_links_store
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.domain.api_keys import Pepper

@@ -4,7 +4,7 @@ customer.
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -372,7 +372,7 @@ async def test_given_up_customer_is_used_again(provider: Provider) -> None:
     update = events.updated(**subscriber.names, created=NOW + 1)
     in_use = "SELECT id FROM customers WHERE tenant_id = %s AND gone_by IS NULL"
     async with operator(provider) as links:
-        ways = {
+        ways: dict[str, Callable[[], Awaitable[object]]] = {
             "event": lambda: provider.send(update),
             "link": lambda: links.link(BY_OPERATOR, subscriber.customer, subscriber.id),
             "put": lambda: provider.arrives(subscriber, stripeCustomerId=subscriber.customer),

@@ -201,22 +201,27 @@ class Ledger:
             elif entry.tenant_id is not None and event.type in FOLDED_TYPES:
                 self._parked.pop(event.id, None)
                 self._events[event.id] = event
-            if entry.tenant_id is not None and event.customer_id and proves_customer(event):
-                known = self._proved_at.get(event.customer_id, -1)
-                self._proved_at[event.customer_id] = max(known, event.created)
         for event_id in changes.superseded:
             self._events.pop(event_id, None)
-        events = {entry.received.event.id: entry.received.event for entry in changes.entries}
-        events |= {entry.received.event.id: entry.received.event for entry in changes.unparked}
-        for customer_id, _, gone_by in changes.customer_uses:
-            self._gone.pop(customer_id, None)
-            if gone_by is not None:
-                self._gone[customer_id] = events[gone_by]
         for link in changes.links:
             self._tenant_of[link.customer_id] = link.tenant_id
         for change in changes.changed_accounts:
             self.account = change.account
         self.notified += tuple(failure.event_id for failure in changes.failed_payments)
+        self._write_uses(changes)
+
+    def _write_uses(self, changes: BatchChanges) -> None:
+        """Note which customers can be used, and the newest event that proves each."""
+        events = dict[str, BillingEvent]()
+        for entry in (*changes.entries, *changes.unparked):
+            event = events[entry.received.event.id] = entry.received.event
+            if entry.tenant_id is not None and event.customer_id and proves_customer(event):
+                known = self._proved_at.get(event.customer_id, -1)
+                self._proved_at[event.customer_id] = max(known, event.created)
+        for customer_id, _, gone_by in changes.customer_uses:
+            self._gone.pop(customer_id, None)
+            if gone_by is not None:
+                self._gone[customer_id] = events[gone_by]
 
 
 def folded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingState:

@@ -326,9 +326,8 @@ class CheckoutService:
             tenant, kept_url = await self._lock(connection, principal, claim)
             if kept_url is not None:
                 return _Buyer(tenant, kept_url)
-            if not self.sells_to(
-                is_subscribed=tenant.is_subscribed
-            ) and not await store.were_customers_deleted(connection, org_id):
+            is_sold = self.sells_to(is_subscribed=tenant.is_subscribed)
+            if not is_sold and not await store.were_customers_deleted(connection, org_id):
                 raise SubscriptionExistsError(_ALREADY_SUBSCRIBED)
             buyer = _Buyer(tenant)
             if plan.seats_follow_members:

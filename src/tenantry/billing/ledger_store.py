@@ -476,8 +476,8 @@ UPDATE customers
     TEXTS,
     TEXTS,
 )
-# Events that prove a customer are those of `customer_links.proves_customer`. The index of a tenant's
-# entries bounds what this reads.
+# Events prove a customer as in `customer_links.proves_customer`. The index of a tenant's entries
+# bounds what this reads.
 LINKED_CUSTOMERS: Final = """
 SELECT c.tenant_id, c.id, c.gone_by IS NOT NULL,
        CASE WHEN g.type = %(missing)s THEN g.created END,
