@@ -11,7 +11,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.roles import TAKE_STATISTICS
-from tenantry.db.statements import JSONS, MOMENT, MOMENTS, TEXTS, Statement
+from tenantry.db.statements import JSONS, MOMENT, MOMENTS, TEXTS, BoundStatement, Statement
 from tenantry.domain.outbound_events import NewEvent, OutboundEvent, event_id
 
 LONGEST_WRITER: Final = 30
@@ -173,10 +173,10 @@ class OldestWriter(NamedTuple):
     """
 
 
-async def insert(connection: Connection, events: Sequence[NewEvent], now: datetime) -> None:
-    """Add events, in one round trip."""
+def insert(events: Sequence[NewEvent], now: datetime) -> list[BoundStatement]:
+    """Add events."""
     rows = [(each.type, each.org_id, each.at, msgspec.json.encode(each.data)) for each in events]
-    await connection.run_batch(*_INSERT.for_rows(rows, now))
+    return _INSERT.for_rows(rows, now)
 
 
 async def read_oldest_writer(connection: Connection) -> OldestWriter | None:
