@@ -12,10 +12,9 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from tenantry.billing import accounts_store
 from tenantry.billing import ledger_store as store
 from tenantry.billing.placement import apply_work
-from tenantry.billing.published_accounts import publish_accounts
+from tenantry.billing.published_accounts import write_accounts
 from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import GATHER_SECONDS, Batcher, Receiver
@@ -405,7 +404,6 @@ async def write(
     """
     await _withdraw_mails(connection, changes)
     await store.write(connection, _calls(changes, now), commit=False)
-    await publish_accounts(connection, changes.changed_accounts, changes.policy.catalog, now)
     if outbox is not None:
         await _defer_jobs(connection, changes, outbox, now)
 
@@ -426,12 +424,9 @@ async def write_and_commit(
     is_read_by_checks = bool(changes.read_by_checks)
     if is_read_by_checks:
         calls.insert(0, PREPARE_CHANGE())
-    has_jobs = outbox is not None and _has_jobs(changes)
-    if has_jobs or changes.has_published:
+    if outbox is not None and _has_jobs(changes):
         await store.write(connection, calls, commit=False)
-        await publish_accounts(connection, changes.changed_accounts, changes.policy.catalog, now)
-        if outbox is not None:
-            await _defer_jobs(connection, changes, outbox, now)
+        await _defer_jobs(connection, changes, outbox, now)
         calls = []
     if is_read_by_checks or has_duplicates:
         return await store.write_change(connection, calls)
@@ -445,7 +440,7 @@ def _calls(changes: BatchChanges, now: datetime) -> list[BoundStatement]:
         *store.insert_entries(changes.entries),
         *store.insert_bodies(changes.entries, changes.policy.raw_bodies, now),
         *store.delete_entries(changes.superseded),
-        *accounts_store.update_accounts(changes.changed_accounts, changes.policy, now),
+        *write_accounts(changes.changed_accounts, changes.policy, now),
         *store.insert_links(changes.links),
         *store.mark_gone(changes.gone),
         *store.update_parked(changes.unparked),

@@ -11,7 +11,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.roles import TAKE_STATISTICS
-from tenantry.db.statements import Statement
+from tenantry.db.statements import JSONS, MOMENT, MOMENTS, TEXTS, BoundStatement, Statement
 from tenantry.domain.outbound_events import NewEvent, OutboundEvent, event_id
 
 LONGEST_WRITER: Final = 30
@@ -21,11 +21,18 @@ MAX_SCANNED_EVENTS: Final = 10_000
 
 # The database adds the transaction's id and the version. The transaction holds the lock of the
 # changed object at this moment, so the versions of an object increase in the order of its changes.
-_INSERT: Final = """
+_INSERT: Final = Statement(
+    """
 INSERT INTO outbound_events (epoch, type, org_id, at, recorded_at, data)
-SELECT (SELECT outbound_epoch()), new.type, new.org_id, new.at, %s, new.data
-  FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::json[]) AS new (type, org_id, at, data)
-"""
+SELECT (SELECT outbound_epoch()), new.type, new.org_id, new.at, $5, new.data
+  FROM unnest($1, $2, $3, $4) AS new (type, org_id, at, data)
+""",
+    TEXTS,
+    TEXTS,
+    MOMENTS,
+    JSONS,
+    MOMENT,
+)
 _NEWEST: Final = "SELECT outbound_epoch()"
 _KNOWN_EPOCH: Final = "SELECT token FROM outbound_epochs WHERE epoch = %s"
 # A reader that knows the last event that was removed has seen all of these.
@@ -166,18 +173,10 @@ class OldestWriter(NamedTuple):
     """
 
 
-async def insert(connection: Connection, events: Sequence[NewEvent], now: datetime) -> None:
-    """Add events, in one round trip."""
-    await connection.execute(
-        _INSERT,
-        (
-            now,
-            [each.type for each in events],
-            [each.org_id for each in events],
-            [each.at for each in events],
-            [msgspec.json.encode(each.data).decode() for each in events],
-        ),
-    )
+def insert(events: Sequence[NewEvent], now: datetime) -> list[BoundStatement]:
+    """Add events."""
+    rows = [(each.type, each.org_id, each.at, msgspec.json.encode(each.data)) for each in events]
+    return _INSERT.for_rows(rows, now)
 
 
 async def read_oldest_writer(connection: Connection) -> OldestWriter | None:
