@@ -240,7 +240,7 @@ def hot_routes(parts: "Parts") -> HotRoutes:
         base.tracing.traceparent if base.tracing else None,
     )
     hot = HotRoutes()
-    hot.add(None, webhooks.PATH, receiver.handle, receiver)
+    hot.add(None, webhooks.PATH, receiver.handle)
     project_list = ProjectList(parts.admission)
     hot.add("GET", projects.PATH, project_list.answer, project_list)
     check = GatewayCheck(parts.admission)

@@ -17,7 +17,7 @@ from tenantry.billing.placement import apply_work
 from tenantry.billing.published_accounts import write_accounts
 from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
-from tenantry.db.batcher import GATHER_SECONDS, Batcher, Receiver
+from tenantry.db.batcher import GATHER_SECONDS, Batcher
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane, retry_on_conflict
 from tenantry.db.outbox import Outbox
@@ -105,12 +105,6 @@ class WebhookService:
         Raises `HandlingFailedError` or `DatabaseUnavailableError`; then the event was rolled back.
         """
         return self._batcher.submit(received)
-
-    def receive_for(self, receiver: Receiver[LedgerEntry | None], received: ReceivedEvent) -> None:
-        """Give ``receiver`` what `receive` returns or raises. Raises `DatabaseUnavailableError` if
-        too many events wait.
-        """
-        self._batcher.submit_for(receiver, received)
 
     async def close(self) -> None:
         await self._batcher.close()

@@ -66,38 +66,40 @@ SELECT EXISTS (SELECT FROM outbound_epochs
 """
 _BEGIN_EPOCH: Final = "SELECT begin_outbound_epoch()"
 _HORIZON: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+# ORDER BY names the table where the statement returns ``xid`` as a number: the name alone would be
+# that of the number, and no index has its order.
 _NEWEST_POSITION: Final = """
-(SELECT epoch, xid::text::bigint, version
-   FROM outbound_events
-  WHERE (epoch, xid) < (%(epoch)s, pg_snapshot_xmin(pg_current_snapshot()))
-  ORDER BY epoch DESC, xid DESC, version DESC
+(SELECT e.epoch, e.xid::text::bigint, e.version
+   FROM outbound_events e
+  WHERE (e.epoch, e.xid) < (%(epoch)s, pg_snapshot_xmin(pg_current_snapshot()))
+  ORDER BY e.epoch DESC, e.xid DESC, e.version DESC
   LIMIT 1)
 UNION ALL
 SELECT epoch, purged_xid::text::bigint, purged_version FROM outbound_epochs WHERE purged_xid IS NOT NULL
 """
 # Up to the horizon nothing will be added: all transactions before the oldest one that runs have
 # ended, and so have those of an earlier epoch.
-_SCAN: Final = """
-WITH scanned AS (
-       SELECT epoch, xid, version
-         FROM outbound_events
-        WHERE (epoch, xid, version) > (%(epoch)s, %(xid)s::text::xid8, %(version)s)
-          AND (epoch, xid) < (%(newest)s, %(horizon)s::text::xid8)
-        ORDER BY epoch, xid, version
-        LIMIT %(most)s)
-SELECT (SELECT count(*) FROM scanned), epoch, xid::text::bigint, version
-  FROM scanned
- ORDER BY (epoch, scanned.xid, version) DESC
+_PORTION_END: Final = """
+SELECT e.epoch, e.xid::text::bigint, e.version
+  FROM outbound_events e
+ WHERE (e.epoch, e.xid, e.version) > (%(epoch)s, %(xid)s::text::xid8, %(version)s)
+   AND (e.epoch, e.xid) < (%(newest)s, %(horizon)s::text::xid8)
+ ORDER BY e.epoch, e.xid, e.version
+OFFSET %(most)s - 1
  LIMIT 1
 """
+# The inner limit bounds what is examined, and the outer one ends it at the last wanted event.
 _READ: Final = """
-SELECT epoch, xid::text::bigint, version, type, org_id, at, data::text
-  FROM outbound_events
- WHERE (epoch, xid, version) > (%(epoch)s, %(xid)s::text::xid8, %(version)s)
-   AND (epoch, xid, version) <= (%(last_epoch)s, %(last_xid)s::text::xid8, %(last_version)s)
-   AND type = ANY (%(types)s)
-   AND (%(org)s::text IS NULL OR org_id = %(org)s)
- ORDER BY epoch, xid, version
+SELECT e.epoch, e.xid::text::bigint, e.version, e.type, e.org_id, e.at, e.data::text
+  FROM (SELECT epoch, xid, version, type, org_id, at, data
+          FROM outbound_events
+         WHERE (epoch, xid, version) > (%(epoch)s, %(xid)s::text::xid8, %(version)s)
+           AND (epoch, xid) < (%(newest)s, %(horizon)s::text::xid8)
+         ORDER BY epoch, xid, version
+         LIMIT %(most)s) AS e
+ WHERE (%(org)s::text IS NULL OR e.org_id = %(org)s)
+   AND e.type = ANY (%(types)s)
+ ORDER BY e.epoch, e.xid, e.version
  LIMIT %(limit)s
 """
 
@@ -257,20 +259,12 @@ async def portion_end(
     """Return the position of event number ``most`` after a position; None if fewer events follow
     before ``until``, which is the `horizon`.
     """
-    number, end = await _scan(connection, after, until, most)
-    return end if number == most else None
+    row = await connection.fetch_row(_PORTION_END, _examined(after, until, most))
+    return Position(*row) if row else None
 
 
-async def _scan(
-    connection: Connection, after: Position, until: Position, most: int
-) -> tuple[int, Position]:
-    """Return how many events follow a position, at most ``most``, and the position of the last."""
-    values = {**after._asdict(), "newest": until.epoch, "horizon": until.xid, "most": most}
-    row = await connection.fetch_row(_SCAN, values)
-    if row is None:
-        return 0, max(after, Position(until.epoch, 0, 0))
-    number, *last = row
-    return number, Position(*last)
+def _examined(after: Position, until: Position, most: int) -> dict[str, int]:
+    return {**after._asdict(), "newest": until.epoch, "horizon": until.xid, "most": most}
 
 
 async def read(
@@ -280,14 +274,17 @@ async def read(
 
     At most `MAX_SCANNED_EVENTS` events are examined.
     """
-    number, end = await _scan(connection, after, until, MAX_SCANNED_EVENTS)
-    bounds = {"last_epoch": end.epoch, "last_xid": end.xid, "last_version": end.version}
     conditions = {"types": list(wanted.types), "org": wanted.org_id, "limit": limit}
-    rows = await connection.fetch(_READ, {**after._asdict(), **bounds, **conditions})
+    values = {**_examined(after, until, MAX_SCANNED_EVENTS), **conditions}
+    rows = await connection.fetch(_READ, values)
     events = [
         OutboundEvent(event_id(version), kind, org_id, at, version, msgspec.Raw(data.encode()))
         for _, _, version, kind, org_id, at, data in rows
     ]
     if len(rows) == limit:
         return Portion(events, Position(*rows[-1][:3]), is_last=False)
-    return Portion(events, end, is_last=number < MAX_SCANNED_EVENTS)
+    end = await portion_end(connection, after, until, MAX_SCANNED_EVENTS)
+    if end is not None:
+        return Portion(events, end, is_last=False)
+    newest = await newest_position(connection, until.epoch)
+    return Portion(events, max(after, newest), is_last=True)
