@@ -471,6 +471,7 @@ def build_services(
                 promotion_codes=settings.checkout_promotion_codes,
                 tax=settings.checkout_tax,
             ),
+            outbox=outbox,
         ),
         prices=PriceList(base.provider, catalog),
         customer_accounts=CustomerAccounts(

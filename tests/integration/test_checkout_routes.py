@@ -6,11 +6,11 @@ from typing import Final
 import httpx2
 import pytest
 
-from tenantry.accounts import tenants_store as tenants
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import new_key
+from tenantry.billing import customer_links_store
 from tenantry.common.clock import system_clock
-from tenantry.db.connection import of_tenant
+from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.permissions import AccessLevel, Mode
 from tests.support.app import OPERATOR_TOKEN, PEPPER, running_app
@@ -71,7 +71,8 @@ async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
     await database.open()
     async with database.change(of_tenant("acme")) as connection:
         await add_acme(connection, now)
-        await tenants.link_customer(connection, "acme", "cus_1", "operator", now)
+        async with connection.within(ACROSS_TENANTS):
+            await customer_links_store.link(connection, "cus_1", "acme", now)
         pepper = Pepper(PEPPER.encode())
         await api_keys_store.insert(
             connection, key.record, pepper.digest(key.secret.encode()), pepper.id

@@ -4,7 +4,7 @@ customer.
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenantry.billing.customer_links import CustomerLinks, CustomerMove
+from tenantry.billing.customer_links import CustomerLinks, CustomerMove, give_up_customer
 from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import CustomerTakenError, NotFoundError, TenantDeletedError
@@ -363,3 +363,27 @@ def invoice(customer: str, created: int) -> list[dict[str, Any]]:
 async def send_all(provider: Provider, arriving: list[dict[str, Any]]) -> None:
     for start in range(0, len(arriving), 10):
         await provider.deliver_together(arriving[start : start + 10])
+
+
+async def test_given_up_customer_is_used_again(provider: Provider) -> None:
+    """By a newer event, and by each way to link it."""
+    subscriber = await provider.subscriber()
+    await provider.send(events.updated(**subscriber.names, created=NOW - HOUR))
+    update = events.updated(**subscriber.names, created=NOW + 1)
+    in_use = "SELECT id FROM customers WHERE tenant_id = %s AND gone_by IS NULL"
+    async with operator(provider) as links:
+        ways: dict[str, Callable[[], Awaitable[object]]] = {
+            "event": lambda: provider.send(update),
+            "link": lambda: links.link(BY_OPERATOR, subscriber.customer, subscriber.id),
+            "put": lambda: provider.arrives(subscriber, stripeCustomerId=subscriber.customer),
+        }
+        for way, use_again in ways.items():
+            now = AT if way == "event" else AT + DAY
+            asked = await give_up_customer(
+                links.database, POLICY, subscriber.id, subscriber.customer, now, None
+            )
+            assert (asked, await customer_of(provider, subscriber)) == (None, None), way
+            await use_again()
+            assert await customer_of(provider, subscriber) == subscriber.customer, way
+            found = await rows(provider.service.conninfo, in_use, subscriber.id)
+            assert found == [{"id": subscriber.customer}], way

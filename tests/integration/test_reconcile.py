@@ -5,11 +5,14 @@ from typing import Any, Final
 
 import pytest
 
+from tenantry.billing.customer_links import give_up_customer
 from tenantry.billing.replay import ReplayService, Selection
+from tenantry_devkit.simulator import Subscription
+from tests.support import events
 from tests.support.billing import Subscriber, rows
 from tests.support.facts import ANY, EACH
 from tests.support.patience import patient_database
-from tests.support.truth import OVER, World, ids, missed_ids, running_world
+from tests.support.truth import OVER, World, drifted, ids, missed_ids, running_world
 
 UPDATED: Final = "customer.subscription.updated"
 DELETED: Final = "customer.subscription.deleted"
@@ -346,3 +349,51 @@ async def test_the_plan_behind_the_items_that_the_provider_lists_is_found(connin
         world.simulator.set_metadata(world.subscription(tenant), {"note": "changed"})
         await world.passes()
         assert await world.provider.state(tenant) == ("pro", "active")
+
+
+async def deletes_customer(world: World, tenant: Subscriber) -> Subscription:
+    """The provider deletes a tenant's customer; the end of its subscription is lost."""
+    subscription = world.subscription(tenant)
+    async with world.losing_deliveries():
+        world.simulator.delete_customer(tenant.customer)
+    created = int(world.service.clock.now.timestamp())
+    deleted = {"object": "customer", "id": tenant.customer}
+    await world.provider.send(events.event("customer.deleted", deleted, created=created))
+    return subscription
+
+
+async def test_the_subscription_of_a_deleted_customer_ends(world: World) -> None:
+    tenant, unknown = await world.subscriber("price_pro"), await world.subscriber("price_pro")
+    await deletes_customer(world, tenant)
+    forgotten = await deletes_customer(world, unknown)
+    del world.simulator.account.table(Subscription)[forgotten.id]
+    found = await world.compare(tenant, unknown)
+    assert (drifted(found), found.troubled) == ([tenant.id], ())
+    assert await world.provider.state(tenant) == ("free", "canceled")
+    assert await world.provider.state(unknown) == ("pro", "active")
+
+
+async def test_a_customer_with_a_living_subscription_is_used_again(world: World) -> None:
+    tenant, now = await world.subscriber("price_pro"), world.service.clock.now
+    await give_up_customer(world.desk.database, ANY, tenant.id, tenant.customer, now, None)
+    assert (await world.provider.tenant(tenant))["stripeCustomerId"] is None
+    await world.compare_one(tenant)
+    assert (await world.provider.tenant(tenant))["stripeCustomerId"] == tenant.customer
+
+
+async def test_the_subscription_of_a_deleted_customer_does_not_hide_another(conninfo: str) -> None:
+    async with running_world(conninfo, policy=EACH) as world:
+        for is_known in (True, False):
+            tenant = await world.subscriber("price_pro")
+            former = await deletes_customer(world, tenant)
+            other = f"{tenant.customer}_b"
+            await world.provider.arrives(tenant, stripeCustomerId=other)
+            world.simulator.customer(other)
+            async with world.losing_deliveries():
+                metadata = {"orgId": tenant.id}
+                world.simulator.subscribe(other, "price_business", metadata=metadata)
+            if not is_known:
+                del world.simulator.account.table(Subscription)[former.id]
+            found = await world.compare(tenant)
+            assert (found.troubled, drifted(found)) == ((), [tenant.id])
+            assert await world.provider.state(tenant) == ("business", "active")

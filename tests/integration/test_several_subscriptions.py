@@ -74,7 +74,8 @@ async def test_table_of_subscriptions_has_their_facts(provider: Provider) -> Non
         "trial_end": NOW + 7,
         "pause_collection": {"behavior": "keep_as_draft"},
     }
-    subscription["data"]["object"]["items"]["data"][0]["quantity"] = 5
+    [sent_item] = subscription["data"]["object"]["items"]["data"]
+    sent_item["quantity"] = 5
     await provider.send(subscription)
     [row] = await rows(
         provider.service.conninfo, "SELECT * FROM subscriptions WHERE tenant_id = %s", subscriber.id
@@ -103,7 +104,7 @@ async def test_table_of_subscriptions_has_their_facts(provider: Provider) -> Non
         "cancel_at": period_end,
         "pause_behavior": "keep_as_draft",
     }
-    of_item = {"price_id": "price_business", "quantity": 5}
+    of_item = {"id": sent_item["id"], "price_id": "price_business", "quantity": 5}
     assert row["items"] == [{**of_item, "period_end": period_end, "period_start": NOW}]
 
 

@@ -16,8 +16,14 @@ from tenantry.domain.billing.batch_application import (
     Work,
 )
 from tenantry.domain.billing.batch_needs import new_subscriptions, replay_needs
-from tenantry.domain.billing.customer_links import goes_by_customer, tenant_of, wants_link
+from tenantry.domain.billing.customer_links import (
+    goes_by_customer,
+    proves_customer,
+    tenant_of,
+    wants_link,
+)
 from tenantry.domain.billing.events import (
+    CUSTOMER_MISSING,
     FOLDED_TYPES,
     WHOLE_SUBSCRIPTION_TYPES,
     Anomaly,
@@ -29,6 +35,7 @@ from tenantry.domain.billing.ledger import (
     BillingAccount,
     FoldId,
     KnownTenants,
+    LinkedCustomer,
     ReceivedEvent,
     ReplayNeed,
 )
@@ -59,7 +66,8 @@ class Ledger:
     ) -> None:
         self._policy = policy
         self._tenant_of: dict[str, str] = dict.fromkeys(customers, TENANT)
-        self._gone = frozenset[str]()
+        self._gone: dict[str, BillingEvent] = {}
+        self._proved_at: dict[str, int] = {}
         self._arrivals = 0
         self._seen: set[str] = set()
         self._events: dict[str, BillingEvent] = {}
@@ -78,6 +86,8 @@ class Ledger:
         other.__dict__ = {
             **self.__dict__,
             "_tenant_of": dict(self._tenant_of),
+            "_gone": dict(self._gone),
+            "_proved_at": dict(self._proved_at),
             "_seen": set(self._seen),
             "_events": dict(self._events),
             "_parked": dict(self._parked),
@@ -101,9 +111,9 @@ class Ledger:
             if key and fold.state.reported_at is not None
         }
         known = KnownTenants(dict(self._tenant_of), subscriptions if self._policy.is_each else {})
-        living = [each for each in reversed(self._tenant_of) if each not in self._gone]
+        linked = [self._linked(each) for each in reversed(self._tenant_of)]
         context = BatchContext(
-            {TENANT: self.account}, known, frozenset(), 0, living_customers={TENANT: living}
+            {TENANT: self.account}, known, frozenset(), 0, linked_customers={TENANT: linked}
         )
         usable = [
             arrival.event for arrival in arrivals if not rejection(arrival.event, self._policy)
@@ -129,6 +139,14 @@ class Ledger:
         stored = StoredEvents(needs, histories, waiting)
         work = Work(new=arrivals)
         return BatchApplication(context, self._policy, NOW, work, stored=stored).changes()
+
+    def _linked(self, customer_id: str) -> LinkedCustomer:
+        proved_at = self._proved_at.get(customer_id, -1)
+        gone = self._gone.get(customer_id)
+        if gone is None:
+            return LinkedCustomer(customer_id, proved_at=proved_at)
+        missing_at = gone.created if gone.type == CUSTOMER_MISSING else None
+        return LinkedCustomer(customer_id, True, missing_at, proved_at)
 
     def _numbered(self, batch: Sequence[BillingEvent]) -> list[ReceivedEvent]:
         """The events that are not in the ledger yet, each once, with their arrival numbers."""
@@ -185,12 +203,25 @@ class Ledger:
                 self._events[event.id] = event
         for event_id in changes.superseded:
             self._events.pop(event_id, None)
-        self._gone = self._gone.union(link.customer_id for link in changes.gone)
         for link in changes.links:
             self._tenant_of[link.customer_id] = link.tenant_id
         for change in changes.changed_accounts:
             self.account = change.account
         self.notified += tuple(failure.event_id for failure in changes.failed_payments)
+        self._write_uses(changes)
+
+    def _write_uses(self, changes: BatchChanges) -> None:
+        """Note which customers can be used, and the newest event that proves each."""
+        events = dict[str, BillingEvent]()
+        for entry in (*changes.entries, *changes.unparked):
+            event = events[entry.received.event.id] = entry.received.event
+            if entry.tenant_id is not None and event.customer_id and proves_customer(event):
+                known = self._proved_at.get(event.customer_id, -1)
+                self._proved_at[event.customer_id] = max(known, event.created)
+        for customer_id, _, gone_by in changes.customer_uses:
+            self._gone.pop(customer_id, None)
+            if gone_by is not None:
+                self._gone[customer_id] = events[gone_by]
 
 
 def folded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingState:

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.accounts import tenants_store as tenants
 from tenantry.audit import trail as audit
-from tenantry.billing import ingest
+from tenantry.billing import customer_links_store, ingest
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.customer_links import release_from_ended, unlink_customers
 from tenantry.billing.grants import GrantChange
@@ -159,9 +159,11 @@ class TenantChange:
         """Link a customer, if one is given and not the tenant's; return whether it was."""
         if customer is None or customer == tenant.record.stripe_customer_id:
             return False
-        if not await tenants.link_customer(
-            self.connection, self.tenant_id, customer, "operator", self.now
-        ):
+        async with self.connection.within(ACROSS_TENANTS):
+            is_linked = await customer_links_store.link(
+                self.connection, customer, self.tenant_id, self.now
+            )
+        if not is_linked:
             raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")
         return True
 

@@ -161,26 +161,6 @@ async def move_owner_email(
     return cursor.rowcount == 1
 
 
-async def link_customer(
-    connection: Connection, tenant_id: str, customer_id: str, linked_by: str, now: datetime
-) -> bool:
-    """Link a provider's customer to a tenant; return False if it is linked to another one."""
-    await connection.execute(
-        "INSERT INTO customers (id, tenant_id, linked_by, linked_at) VALUES (%s, %s, %s, %s) "
-        "ON CONFLICT (id) DO NOTHING",
-        (customer_id, tenant_id, linked_by, now),
-    )
-    query = "SELECT true FROM customers WHERE id = %s AND tenant_id = %s"
-    is_linked = await connection.fetch_value(query, (customer_id, tenant_id))
-    if is_linked:
-        await connection.execute(
-            "UPDATE tenants SET stripe_customer_id = %s, updated_at = %s "
-            "WHERE id = %s AND stripe_customer_id IS DISTINCT FROM %s",
-            (customer_id, now, tenant_id, customer_id),
-        )
-    return bool(is_linked)
-
-
 async def mark_deleted(connection: Connection, tenant_id: str, now: datetime) -> None:
     """End a tenant; its data stays until retention removes it."""
     query = (

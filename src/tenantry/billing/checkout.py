@@ -21,6 +21,7 @@ from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
+from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.billing.seats import seats_wanted
@@ -124,6 +125,7 @@ class CheckoutService:
     _: KW_ONLY
     issuers: Issuers | None = None
     options: CheckoutOptions = STANDARD_OPTIONS
+    outbox: Outbox | None = None
 
     @property
     def is_configured(self) -> bool:
@@ -269,7 +271,8 @@ class CheckoutService:
         self, refusal: ProviderRefusedError, org_id: str, customer_id: str | None
     ) -> str | None:
         """Give up a customer that the provider does not have any more; return the one to use
-        instead, None for a new one. Raises any other refusal.
+        instead, None for a new one. Raises any other refusal, and this one if an event that is
+        newer than our clock says that the provider has the customer.
         """
         if customer_id is None or not refusal.is_customer_missing:
             raise refusal
@@ -278,7 +281,12 @@ class CheckoutService:
             customer_id,
             org_id,
         )
-        return await give_up_customer(self.database, self.policy, org_id, customer_id, self.clock())
+        other = await give_up_customer(
+            self.database, self.policy, org_id, customer_id, self.clock(), self.outbox
+        )
+        if other == customer_id:
+            raise refusal
+        return other
 
     async def _with_member_seats(
         self, connection: Connection, org_id: str, action: PortalAction | None
@@ -318,7 +326,8 @@ class CheckoutService:
             tenant, kept_url = await self._lock(connection, principal, claim)
             if kept_url is not None:
                 return _Buyer(tenant, kept_url)
-            if not self.sells_to(is_subscribed=tenant.is_subscribed):
+            is_sold = self.sells_to(is_subscribed=tenant.is_subscribed)
+            if not is_sold and not await store.were_customers_deleted(connection, org_id):
                 raise SubscriptionExistsError(_ALREADY_SUBSCRIBED)
             buyer = _Buyer(tenant)
             if plan.seats_follow_members:

@@ -3,6 +3,7 @@
 from typing import Final
 
 from tenantry.db.connection import Connection
+from tenantry.domain.billing.events import CUSTOMER_DELETED
 
 # The ledger keeps the facts of every event, so it remembers a trial for as long as the tenant
 # exists. Only checkouts of plans with a trial read it, and pages that show such plans.
@@ -11,6 +12,13 @@ SELECT EXISTS (SELECT FROM billing_events
                 WHERE tenant_id = %s
                   AND outcome NOT IN ('parked', 'ignored', 'invalid')
                   AND document->'details'->>'trial_end' IS NOT NULL)
+"""
+# Not if one is missing only by an answer to an API key, which may be another account's.
+WERE_CUSTOMERS_DELETED: Final = """
+SELECT bool_and(coalesce(e.type = %(deleted)s, false))
+  FROM customers c
+  LEFT JOIN billing_events e ON e.id = c.gone_by
+ WHERE c.tenant_id = %(org)s
 """
 LAST_CHECKOUT: Final = "SELECT last_checkout FROM tenants WHERE id = %s"
 # Of two checkouts at the same time, the second to get here finds that of the first.
@@ -25,6 +33,14 @@ UPDATE tenants
 async def had_trial(connection: Connection, org_id: str) -> bool:
     """Whether a tenant had a trial, by its events."""
     return bool(await connection.fetch_value(HAD_TRIAL, (org_id,)))
+
+
+async def were_customers_deleted(connection: Connection, org_id: str) -> bool:
+    """Whether the provider has deleted the tenant's customers, all of them: it has ended their
+    subscriptions with them, whatever the events have said so far.
+    """
+    values = {"deleted": CUSTOMER_DELETED, "org": org_id}
+    return bool(await connection.fetch_value(WERE_CUSTOMERS_DELETED, values))
 
 
 async def last_checkout(connection: Connection, org_id: str) -> str | None:

@@ -78,8 +78,8 @@ class CustomerLinks:
         customer_id: str,
         tenant_id: str,
     ) -> CustomerMove:
-        """Link a customer that has no link, or that of an ended tenant. Raises `CustomerTakenError`
-        for any other.
+        """Link a customer that has no link, or that of an ended tenant; use the tenant's own again
+        that was given up. Raises `CustomerTakenError` for any other.
 
         Raises `NotFoundError` without the tenant, and `TenantDeletedError` if it has ended.
         """
@@ -139,9 +139,9 @@ class CustomerLinks:
             locked = await self._lock_all(connection, customer_id, tenants)
             await _check_target(connection, tenant_id)
             move = CustomerMove(customer_id, holder, tenant_id)
-            if holder == tenant_id:
+            if holder == tenant_id and not await store.is_gone(connection, customer_id):
                 return move
-            if holder is not None:
+            if holder not in (None, tenant_id):
                 if not takes:
                     await _check_free(connection, customer_id, holder)
                 await unlink_customers(
@@ -152,17 +152,12 @@ class CustomerLinks:
                     [customer_id],
                     now,
                 )
-            before = await ledger_store.customers_of(connection, tenant_id)
+            customers = await ledger_store.customers_of(connection, tenant_id)
+            before = [each for each in customers if each != customer_id]  # which was given up
             await store.link(
                 connection,
                 customer_id,
                 tenant_id,
-                now,
-            )
-            await store.set_customer(
-                connection,
-                tenant_id,
-                customer_id,
                 now,
             )
             linked = await get_tenant(connection, tenant_id)
@@ -294,9 +289,10 @@ async def give_up_customer(
     tenant_id: str,
     customer_id: str,
     now: datetime,
+    outbox: Outbox | None,
 ) -> str | None:
     """Record that the provider does not have a tenant's customer any more; return the customer to
-    use instead. The events of the customer stay the tenant's.
+    use instead: the same if a newer event proves it. The events of the customer stay the tenant's.
     """
     event = BillingEvent(
         id=new_id("missing"),
@@ -310,7 +306,7 @@ async def give_up_customer(
         async with database.change(ACROSS_TENANTS) as connection:
             received = [ReceivedEvent(event, now, fetched=True)]
             changes = await ingest.apply_batch(connection, received, policy, now)
-            await ingest.write(connection, changes, None, now)
+            await ingest.write(connection, changes, outbox, now)
         account = changes.accounts.get(tenant_id)
         return None if account is None else account.customer_id
 

@@ -9,11 +9,16 @@ from typing import Final
 from tenantry.db.connection import Connection
 from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES
 
+# A customer that was given up can be used again.
 LINK: Final = """
-INSERT INTO customers (id, tenant_id, linked_by, linked_at) VALUES (%s, %s, %s, %s)
+INSERT INTO customers AS known (id, tenant_id, linked_by, linked_at) VALUES (%s, %s, %s, %s)
+    ON CONFLICT (id) DO UPDATE
+   SET gone_by = NULL
+ WHERE known.tenant_id = excluded.tenant_id
 """
 UNLINK: Final = "DELETE FROM customers WHERE tenant_id = %(tenant)s AND id = ANY(%(customers)s)"
 HOLDER: Final = "SELECT tenant_id FROM customers WHERE id = %s"
+IS_GONE: Final = "SELECT gone_by IS NOT NULL FROM customers WHERE id = %s"
 # Events without org_id, as all invoices are, belong to a tenant by their customer, except invoices
 # of a subscription whose own events name the tenant. They wait again, as if the link had never
 # been.
@@ -67,6 +72,11 @@ async def holder_of(connection: Connection, customer_id: str) -> str | None:
     return found
 
 
+async def is_gone(connection: Connection, customer_id: str) -> bool:
+    """Whether a linked customer was given up."""
+    return bool(await connection.fetch_value(IS_GONE, (customer_id,)))
+
+
 async def tenants_sharing(connection: Connection, customer_id: str) -> list[str]:
     """Return the tenants that have a subscription of a customer; none unless each subscription has
     its own state.
@@ -79,9 +89,15 @@ async def subscriptions_of(connection: Connection, customer_id: str) -> list[str
     return await connection.fetch_column(SUBSCRIPTIONS_OF, {"customer": customer_id})
 
 
-async def link(connection: Connection, customer_id: str, tenant_id: str, now: datetime) -> None:
-    """Link an unlinked customer, by the operator."""
-    await connection.execute(LINK, (customer_id, tenant_id, "operator", now))
+async def link(connection: Connection, customer_id: str, tenant_id: str, now: datetime) -> bool:
+    """Link a customer and name it in the tenant's record, by the operator; return False if it is
+    another tenant's.
+    """
+    cursor = await connection.execute(LINK, (customer_id, tenant_id, "operator", now))
+    if not cursor.rowcount:
+        return False
+    await connection.execute(SET_CUSTOMER, (customer_id, now, tenant_id))
+    return True
 
 
 async def unlink(
@@ -105,14 +121,7 @@ async def unlink(
     await connection.execute(UNLINK, values)
 
 
-async def set_customer(
-    connection: Connection, tenant_id: str, customer_id: str, now: datetime
-) -> None:
-    """Make a linked customer the one of the tenant's record."""
-    await connection.execute(SET_CUSTOMER, (customer_id, now, tenant_id))
-
-
 async def newest_customer(connection: Connection, tenant_id: str) -> str | None:
-    """Return the customer that was linked to a tenant last."""
+    """Return the usable customer that was linked to a tenant last."""
     found: str | None = await connection.fetch_value(NEWEST_CUSTOMER, (tenant_id,))
     return found

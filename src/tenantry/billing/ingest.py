@@ -333,9 +333,9 @@ async def _read_context(
     current = await store.tenants_of_current(connection, nameless)
     ids = [event.id for event in events]
     context = await store.read_context(connection, policy, *names, ids, current)
-    if any(event.type in CUSTOMER_GONE_TYPES for event in events):
-        living = await store.living_customers(connection, context.accounts)
-        context = msgspec.structs.replace(context, living_customers=living)
+    if context.gone_customers or any(event.type in CUSTOMER_GONE_TYPES for event in events):
+        linked = await store.linked_customers(connection, context.accounts)
+        context = msgspec.structs.replace(context, linked_customers=linked)
     if not context.replaceable:
         return context
     replaced = context.replaceable & {
@@ -436,7 +436,7 @@ def _calls(changes: BatchChanges, now: datetime) -> list[BoundStatement]:
         *store.delete_entries(changes.superseded),
         *write_accounts(changes.changed_accounts, changes.policy, now),
         *store.insert_links(changes.links),
-        *store.mark_gone(changes.gone),
+        *store.set_customer_uses(changes.customer_uses),
         *store.update_parked(changes.unparked),
     ]
 

@@ -6,12 +6,13 @@ commit included. Bodies are compressed (zlib's format, RFC 1950).
 
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from isal import isal_zlib
@@ -32,8 +33,11 @@ from tenantry.db.statements import (
     Statement,
 )
 from tenantry.domain.billing.events import (
+    CUSTOMER_MISSING,
+    CUSTOMER_PROVING_TYPES,
     FOLDED_TYPES,
     PAYMENT_TYPES,
+    SNAPSHOT,
     WHOLE_SUBSCRIPTION_TYPES,
     Anomaly,
     BillingEvent,
@@ -42,9 +46,11 @@ from tenantry.domain.billing.ledger import (
     BatchContext,
     BillingAccount,
     CustomerLink,
+    CustomerUse,
     FoldId,
     KnownTenants,
     LedgerEntry,
+    LinkedCustomer,
     NameLock,
     ReceivedEvent,
     ReplayNeed,
@@ -53,9 +59,10 @@ from tenantry.domain.billing.ledger import (
 )
 from tenantry.domain.billing.raw_bodies import RawBodies
 from tenantry.domain.billing.state import BillingPolicy, fold_key, is_grant_key
+from tenantry.domain.plans import OVER
 
 TENANTS_OF_CUSTOMERS: Final = Statement(
-    "SELECT id, tenant_id FROM customers WHERE id = ANY($1)", TEXTS
+    "SELECT id, tenant_id, gone_by IS NOT NULL FROM customers WHERE id = ANY($1)", TEXTS
 )
 # Each event in the ledger, and whether a valid event of the same id replaces its entry.
 SEEN_EVENTS: Final = Statement(
@@ -228,13 +235,21 @@ async def read_context(
     with_subscriptions = holders_of(subscriptions, locked)
     return BatchContext(
         accounts=locked,
-        known=KnownTenants(dict(links), named_tenants(with_subscriptions, locked), dict(current)),
+        known=KnownTenants(
+            _by_customer(links), named_tenants(with_subscriptions, locked), dict(current)
+        ),
         seen=frozenset(map(_first, seen)),
         first_arrival=first_arrival,
         replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
         tenants_of_subscription=with_subscriptions,
         missing=frozenset(map(_first, chain(*holders))).difference(locked),
+        gone_customers=frozenset([customer_id for customer_id, _, is_gone in links if is_gone]),
     )
+
+
+def _by_customer(links: Iterable[Sequence[Any]]) -> dict[str, str]:
+    """Return the tenants of rows of `TENANTS_OF_CUSTOMERS`."""
+    return {customer_id: tenant_id for customer_id, tenant_id, _ in links}
 
 
 async def lock_names(connection: Connection, locks: Iterable[NameLock]) -> None:
@@ -380,7 +395,7 @@ async def tenants_of_customers(
 async def tenants_of(connection: Connection, customers: Collection[str]) -> dict[str, str]:
     """Return the tenants of customers, by customer; unlinked customers are left out."""
     [rows] = await connection.run_batch(TENANTS_OF_CUSTOMERS(list(customers)))
-    return dict(rows)
+    return _by_customer(rows)
 
 
 async def subscriptions_of(connection: Connection, tenant_id: str) -> list[str]:
@@ -450,23 +465,33 @@ SELECT * FROM unnest($1, $2, $3)
     TEXTS,
     TEXTS,
 )
-MARK_GONE: Final = Statement(
+SET_CUSTOMER_USES: Final = Statement(
     """
 UPDATE customers
    SET gone_by = given.event_id
   FROM unnest($1, $2, $3) AS given (id, tenant_id, event_id)
  WHERE customers.id = given.id AND customers.tenant_id = given.tenant_id
-   AND customers.gone_by IS NULL
 """,
     TEXTS,
     TEXTS,
     TEXTS,
 )
-LIVING_CUSTOMERS: Final = """
-SELECT tenant_id, array_agg(id ORDER BY linked_at DESC, id DESC)
-  FROM customers
- WHERE tenant_id = ANY(%s) AND gone_by IS NULL
- GROUP BY tenant_id
+# Events prove a customer as in `customer_links.proves_customer`. The index of a tenant's entries
+# bounds what this reads.
+LINKED_CUSTOMERS: Final = """
+SELECT c.tenant_id, c.id, c.gone_by IS NOT NULL,
+       CASE WHEN g.type = %(missing)s THEN g.created END,
+       coalesce((
+         SELECT max(e.created)
+           FROM billing_events e
+          WHERE e.tenant_id = c.tenant_id AND e.customer_id = c.id
+            AND e.outcome IN ('applied', 'late', 'no_change')
+            AND (e.type = ANY(%(proving)s)
+                 OR (e.type = %(snapshot)s AND e.document->>'status' <> ALL(%(over)s)))), -1)
+  FROM customers c
+  LEFT JOIN billing_events g ON g.id = c.gone_by
+ WHERE c.tenant_id = ANY(%(tenants)s)
+ ORDER BY c.linked_at DESC, c.id DESC
 """
 DELETE_ENTRIES: Final = Statement(
     "DELETE FROM billing_events WHERE id = ANY($1) AND NOT coalesce($2 = ANY(anomalies), false)",
@@ -612,16 +637,26 @@ def insert_links(links: Sequence[CustomerLink]) -> list[BoundStatement]:
     return INSERT_LINKS.for_rows(links)
 
 
-def mark_gone(links: Sequence[CustomerLink]) -> list[BoundStatement]:
-    """Mark customers that the provider does not have any more."""
-    return MARK_GONE.for_rows(links)
+def set_customer_uses(uses: Sequence[CustomerUse]) -> list[BoundStatement]:
+    """Store which customers cannot be used any more, and which can be again."""
+    return SET_CUSTOMER_USES.for_rows(uses)
 
 
-async def living_customers(
+async def linked_customers(
     connection: Connection, tenants: Collection[str]
-) -> dict[str, Sequence[str]]:
-    """Return the customers of tenants that can be used, the newest first."""
-    return dict(await connection.fetch(LIVING_CUSTOMERS, (list(tenants),)))
+) -> dict[str, list[LinkedCustomer]]:
+    """Return all customers of tenants, the newest first."""
+    values = {
+        "tenants": list(tenants),
+        "missing": CUSTOMER_MISSING,
+        "proving": sorted(CUSTOMER_PROVING_TYPES),
+        "snapshot": SNAPSHOT,
+        "over": sorted(OVER),
+    }
+    found = defaultdict[str, list[LinkedCustomer]](list)
+    for tenant_id, *columns in await connection.fetch(LINKED_CUSTOMERS, values):
+        found[tenant_id].append(LinkedCustomer(*columns))
+    return found
 
 
 async def write(connection: Connection, calls: Sequence[BoundStatement], *, commit: bool) -> None:

@@ -94,7 +94,7 @@ class Reconciler:
         """
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             tenant = await store.tenant_by_id(connection, tenant_id)
-        if tenant is not None and tenant.all_customers:
+        if tenant is not None and tenant.may_have_subscription:
             await self._comparer.compare(tenant, "snapshot")
 
     async def count(self, tenants: Sequence[str] | None = None) -> int:

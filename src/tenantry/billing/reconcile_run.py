@@ -114,7 +114,7 @@ class ReconcileRun:
         Then list all subscriptions for those that have no living one: another customer, without a
         link, may have it.
         """
-        await self.compare_each([tenant for tenant in tenants if tenant.all_customers])
+        await self.compare_each([each for each in tenants if each.may_have_subscription])
         without = await self._without_subscription(tenants)
         if not without or self.observer.stops():
             return

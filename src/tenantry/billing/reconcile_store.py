@@ -87,6 +87,10 @@ SELECT t.id,
                  AND coalesce(s.value->'state'->>'subscription_status', 'none') <> ALL(%(over)s)
               EXCEPT
               SELECT c.id FROM customers c WHERE c.tenant_id = t.id AND c.gone_by IS NOT NULL),
+       ARRAY(SELECT DISTINCT e.subscription_id
+               FROM customers c
+               JOIN billing_events e ON e.tenant_id = t.id AND e.customer_id = c.id
+              WHERE c.tenant_id = t.id AND c.gone_by IS NOT NULL AND e.subscription_id IS NOT NULL),
        t.reconciled_at
   FROM unnest(%(tenants)s::text[]) WITH ORDINALITY AS wanted (id, number)
   JOIN tenants t USING (id)
@@ -139,7 +143,8 @@ class LinkedTenant(msgspec.Struct, frozen=True):
 
     ``unlinked`` are further customers whose subscriptions the tenant's state is from, or that the
     provider lists with subscriptions of the tenant. ``checkouts`` are completed checkout sessions
-    of the tenant with customers that are not linked. ``compared_at`` is when the tenant was last
+    of the tenant with customers that are not linked. ``of_gone`` are the subscriptions of customers
+    that the provider does not have any more. ``compared_at`` is when the tenant was last
     compared with the provider; ``begun_at`` the second in which the oldest subscription began that
     may be news.
     """
@@ -147,6 +152,7 @@ class LinkedTenant(msgspec.Struct, frozen=True):
     id: str
     customers: list[str]
     unlinked: list[str] = []
+    of_gone: list[str] = []
     compared_at: datetime | None = None
     checkouts: tuple[BillingEvent, ...] = ()
     begun_at: int | None = None
@@ -155,6 +161,10 @@ class LinkedTenant(msgspec.Struct, frozen=True):
     def all_customers(self) -> list[str]:
         """All customers whose subscriptions may be the tenant's."""
         return [*self.customers, *self.unlinked]
+
+    @property
+    def may_have_subscription(self) -> bool:
+        return bool(self.all_customers or self.of_gone)
 
     def accepts(self, checkout: BillingEvent) -> bool:
         """Whether a checkout session may link its customer; one with a buyer's reference only as
@@ -227,8 +237,9 @@ async def _in_order(connection: Connection, tenants: Sequence[str]) -> list[Link
 
 
 def _linked(row: Sequence[Any]) -> LinkedTenant:
-    tenant_id, customers, named, compared_at = row
-    return LinkedTenant(tenant_id, customers, sorted(set(named) - set(customers)), compared_at)
+    tenant_id, customers, named, of_gone, compared_at = row
+    unlinked = sorted(set(named) - set(customers))
+    return LinkedTenant(tenant_id, customers, unlinked, of_gone, compared_at)
 
 
 async def read_position(connection: Connection, tenant_id: str) -> LedgerPosition:

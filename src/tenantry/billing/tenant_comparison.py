@@ -26,7 +26,6 @@ from tenantry.domain.billing.snapshot import (
     CustomerSubscriptions,
     ProviderSubscription,
     drift_between,
-    expected,
     is_of,
     snapshots,
     unconfirmed,
@@ -39,9 +38,6 @@ Purpose = Literal["snapshot", "repair", "dry run"]
 """What a fetched snapshot is for: only the ledger, or a comparison that finds drift."""
 
 _TRIES: Final = 3
-_CUSTOMER_GONE: Final = (
-    "its customer was deleted at the provider, which has not said that its subscription ended"
-)
 _CUSTOMERS_CHANGED: Final = "its customers changed while the provider was asked"
 
 
@@ -80,10 +76,13 @@ class _Answer(NamedTuple):
     """What the provider answered about the customers of a tenant.
 
     ``fetched`` is None if it knows none of them; ``unknown`` are those that it does not know.
+    ``of_gone`` are subscriptions of customers that it does not have any more: it was asked for each
+    by its id, and need not know it.
     """
 
     fetched: CustomerSubscriptions | None
     unknown: Sequence[str]
+    of_gone: Collection[str]
 
     @property
     def subscriptions(self) -> Sequence[ProviderSubscription]:
@@ -142,13 +141,15 @@ class TenantComparer:
         applied and an event changed the tenant's state meanwhile.
         """
         question = await self._ask(tenant)
-        answer = await self._fetch(tenant)
+        if question is None:
+            return _Attempt(Comparison(tenant.id))  # it has ended
+        answer = await self._fetch(tenant, question.before)
         async with self.database.change(ACROSS_TENANTS) as connection:
             names = _names_to_claim(tenant, answer)
             await ledger_store.lock_names(connection, names)
             account = await self._lock(connection, tenant)
             present = await store.tenant_by_id(connection, tenant.id)
-            if question is None or account is None or present is None:
+            if account is None or present is None:
                 return _Attempt(Comparison(tenant.id))  # it has ended meanwhile
             present = present.with_listed(tenant.unlinked, tenant.checkouts)
             if present.all_customers != tenant.all_customers:
@@ -172,8 +173,10 @@ class TenantComparer:
             position = await store.read_position(connection, tenant.id)
         return None if before is None else _Question(tenant, before, position)
 
-    async def _fetch(self, tenant: LinkedTenant) -> _Answer:
-        """Fetch the subscriptions of a tenant's customers."""
+    async def _fetch(self, tenant: LinkedTenant, before: BillingAccount) -> _Answer:
+        """Fetch the subscriptions of a tenant's customers, and unended ones of customers that the
+        provider does not have any more.
+        """
         found, unknown = list[CustomerSubscriptions](), list[str]()
         for customer_id in tenant.all_customers:
             fetched = await self.provider.subscriptions_of(customer_id)
@@ -181,11 +184,17 @@ class TenantComparer:
                 unknown.append(customer_id)
             else:
                 found.append(fetched)
+        living = {each.id for fetched in found for each in fetched.subscriptions}
+        unended = unconfirmed(before, living, self.policy)
+        of_gone = [each for each in unended if each in tenant.of_gone]
+        for subscription_id in of_gone:
+            if fetched := await self.provider.subscription(subscription_id):
+                found.append(fetched)
         if not found:
-            return _Answer(None, unknown)
+            return _Answer(None, unknown, of_gone)
         as_of = min(each.as_of for each in found)
         subscriptions = tuple(subscription for each in found for subscription in each.subscriptions)
-        return _Answer(CustomerSubscriptions(as_of, subscriptions), unknown)
+        return _Answer(CustomerSubscriptions(as_of, subscriptions), unknown, of_gone)
 
     async def _lock(self, connection: Connection, tenant: LinkedTenant) -> BillingAccount | None:
         """Lock a tenant, together with those that have the customers that its snapshots may link.
@@ -213,17 +222,15 @@ class TenantComparer:
         living subscription that the tenant's state is from.
         """
         tenant, fetched, now = question.tenant, answer.fetched, self.clock()
-        if not tenant.all_customers:
-            if expected(account, self.policy):
-                return Comparison(tenant.id, trouble=_CUSTOMER_GONE)
+        if fetched is None and not tenant.all_customers:
             await self._conclude(connection, tenant.id, purpose, now)
             return Comparison(tenant.id)
-        if fetched is None or (answer.unknown and self._missing(account, fetched)):
+        if fetched is None or (answer.unknown and self._missing(account, answer)):
             customers = ", ".join(answer.unknown)
             trouble = f"the provider does not know its customer: {customers}"
             return Comparison(tenant.id, trouble=trouble)
         events = self._snapshots(account, question, fetched, purpose)
-        if missing := self._unexplained(account, fetched, events):
+        if missing := self._unexplained(account, answer, events):
             trouble = f"the provider does not know its subscription {', '.join(missing)}"
             return Comparison(tenant.id, trouble=trouble)
         comparison = Comparison(tenant.id)
@@ -358,24 +365,24 @@ class TenantComparer:
                 others.append(Comparison(after.tenant_id, drift, repaired=is_repair))
         return others
 
-    def _missing(self, account: BillingAccount, fetched: CustomerSubscriptions) -> list[str]:
+    def _missing(self, account: BillingAccount, answer: _Answer) -> list[str]:
         """Return the subscriptions that give the tenant its state and that the provider did not
-        return.
+        return, though it has their customers.
         """
-        found = {each.id for each in fetched.subscriptions}
-        return unconfirmed(account, found, self.policy)
+        found = {each.id for each in answer.subscriptions}
+        return unconfirmed(account, found.union(answer.of_gone), self.policy)
 
     def _unexplained(
         self,
         account: BillingAccount,
-        fetched: CustomerSubscriptions,
+        answer: _Answer,
         events: Sequence[BillingEvent],
     ) -> list[str]:
         """Return the living subscriptions that the tenant's state is from and no snapshot is of."""
         if self.policy.is_each:
-            return self._missing(account, fetched)
+            return self._missing(account, answer)
         is_living = account.state.provider_status not in (None, *OVER)
-        if events or not is_living:
+        if events or not is_living or account.state.subscription_id in answer.of_gone:
             return []
         return [account.state.subscription_id or "(without id)"]
 

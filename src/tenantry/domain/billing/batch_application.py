@@ -8,6 +8,7 @@ returns what the batch writes.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,6 +21,7 @@ from tenantry.domain.billing.customer_links import (
     goes_by_customer,
     link_result,
     may_link,
+    proves_customer,
     tenant_of,
 )
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome, is_settled
@@ -28,6 +30,7 @@ from tenantry.domain.billing.ledger import (
     BatchContext,
     BillingAccount,
     CustomerLink,
+    CustomerUse,
     FailedPayment,
     FoldId,
     InvoiceOfTenant,
@@ -118,7 +121,7 @@ class BatchChanges(msgspec.Struct, frozen=True, kw_only=True):
     ``unparked`` are the entries of parked events that have a tenant by now, and ``replaceable``
     the ids of entries that these replace. ``superseded`` and ``withdrawn`` are events that leave
     the ledger, and those whose mails do. ``accounts`` are those of the context after the batch.
-    ``gone`` are the links of customers that cannot be used any more.
+    ``customer_uses`` are the customers that cannot be used any more, or can be again.
     ``unread`` are tenants that are not in the context, and to which events of the batch belong.
     """
 
@@ -127,7 +130,7 @@ class BatchChanges(msgspec.Struct, frozen=True, kw_only=True):
     entries: Sequence[LedgerEntry]
     unparked: Sequence[LedgerEntry]
     links: Sequence[CustomerLink]
-    gone: Sequence[CustomerLink]
+    customer_uses: Sequence[CustomerUse]
     superseded: Sequence[str]
     withdrawn: Sequence[str]
     accounts: Mapping[str, BillingAccount]
@@ -210,8 +213,14 @@ class BatchApplication:
         self._tenants_of: dict[str, list[str]] = {}
         self._unparked: list[LedgerEntry] = []
         self._links: list[CustomerLink] = []
-        self._gone: list[CustomerLink] = []
-        self._former_customers = defaultdict[str, list[str]](list)
+        self._missing_at = {
+            each.customer_id: each.missing_at
+            for each in chain.from_iterable(context.linked_customers.values())
+            if each.is_gone
+        }
+        """The customers that cannot be used; see `LinkedCustomer`."""
+        self._customer_uses: dict[str, CustomerUse] = {}
+        self._new_customers = defaultdict[str, list[str]](list)
         self._superseded: list[str] = []
         self._snapshot_requests: list[SnapshotRequest] = []
         self._failures: list[_Arrival] = []
@@ -270,7 +279,7 @@ class BatchApplication:
             entries=entries,
             unparked=unparked,
             links=self._links,
-            gone=self._gone,
+            customer_uses=[*self._customer_uses.values()],
             superseded=self._superseded,
             withdrawn=[each.event.id for each in self._moves.leaving],
             accounts=accounts,
@@ -459,15 +468,18 @@ class BatchApplication:
         to be done.
         """
         event, customer_id, tenant_id = arrival.event, arrival.event.customer_id, arrival.tenant_id
-        if not customer_id or not may_link(event):
+        if not customer_id:
             return None
         account, holder = arrival.before, self._known.tenant_of_customer.get(customer_id)
+        if holder == tenant_id and customer_id in self._missing_at:
+            return self._use_again(arrival, customer_id)
+        if not may_link(event):
+            return None
         result = link_result(event, account, holder, self._accounts)
         if result and result.outcome is Outcome.APPLIED:
             self._links.append(CustomerLink(customer_id, tenant_id, event.id))
             self._known.tenant_of_customer[customer_id] = tenant_id
-            if account.customer_id is not None:
-                self._former_customers[tenant_id].insert(0, account.customer_id)
+            self._new_customers[tenant_id].insert(0, customer_id)
             self._accounts[tenant_id] = msgspec.structs.replace(account, customer_id=customer_id)
             self._apply_waiting(tenant_id, lambda parked: parked.customer_id == customer_id)
         return result
@@ -504,28 +516,71 @@ class BatchApplication:
 
     def _give_up_customer(self, arrival: _Arrival) -> _Effect:
         """Use a customer no more that the provider does not have any more; its events stay the
-        tenant's.
+        tenant's. The provider is asked about its subscriptions, which it has ended.
+
+        A deletion is final. Any other answer holds until an event proves the customer later.
         """
-        customer_id, tenant_id = arrival.event.customer_id or "", arrival.tenant_id
+        event, tenant_id = arrival.event, arrival.tenant_id
+        customer_id = event.customer_id or ""
         if self._known.tenant_of_customer.get(customer_id) != tenant_id:
             reason = f"Customer {customer_id} does not belong to this tenant."
             return _Effect(Outcome.NO_CHANGE, reason)
-        self._gone.append(CustomerLink(customer_id, tenant_id, arrival.event.id))
-        account = self._accounts[tenant_id]
-        if account.customer_id == customer_id:
-            left = self._left_customer(tenant_id)
-            self._accounts[tenant_id] = msgspec.structs.replace(account, customer_id=left)
+        is_final = event.type == ev.CUSTOMER_DELETED
+        if not is_final and self._is_known_better(arrival, customer_id):
+            reason = f"A newer event says whether the provider has customer {customer_id}."
+            return _Effect(Outcome.NO_CHANGE, reason)
+        self._missing_at[customer_id] = None if is_final else event.created
+        self._customer_uses[customer_id] = CustomerUse(customer_id, tenant_id, event.id)
+        if self._accounts[tenant_id].customer_id == customer_id:
+            self._use_newest_customer(tenant_id)
+        self._request_snapshot(arrival, later=False)
         return _Effect(
             Outcome.APPLIED,
             f"The provider has no customer {customer_id} any more: the next checkout makes another one.",
         )
 
-    def _left_customer(self, tenant_id: str) -> str | None:
-        """Return the newest customer of a tenant that can be used."""
-        gone = {link.customer_id for link in self._gone}
-        living = self.context.living_customers.get(tenant_id, ())
-        known = (*self._former_customers[tenant_id], *living)
-        return next((each for each in known if each not in gone), None)
+    def _use_again(self, arrival: _Arrival, customer_id: str) -> LinkResult | None:
+        """Use a customer again that the provider did not know for a time, as with another account's
+        API key.
+        """
+        event, tenant_id = arrival.event, arrival.tenant_id
+        missing_at = self._missing_at[customer_id]
+        if missing_at is None or event.created <= missing_at or not proves_customer(event):
+            return None
+        del self._missing_at[customer_id]
+        self._customer_uses[customer_id] = CustomerUse(customer_id, tenant_id, None)
+        self._use_newest_customer(tenant_id)
+        return LinkResult(Outcome.APPLIED, f"The provider has customer {customer_id} again.")
+
+    def _is_known_better(self, arrival: _Arrival, customer_id: str) -> bool:
+        """Whether a deletion or a newer event says more of a customer than that it is missing."""
+        missing_at = self._missing_at.get(customer_id, -1)
+        if missing_at is None:
+            return True
+        proved_at = self._proved_at(arrival.tenant_id, customer_id)
+        return max(missing_at, proved_at) > arrival.event.created
+
+    def _proved_at(self, tenant_id: str, customer_id: str) -> int:
+        """Return the second of the newest event so far that proves a customer."""
+        linked = self.context.linked_customers.get(tenant_id, ())
+        stored = [each.proved_at for each in linked if each.customer_id == customer_id]
+        placed = [
+            entry.received.event
+            for entry in (*self.entries, *self._unparked)
+            if entry.tenant_id == tenant_id
+        ]
+        proving = [each for each in placed if each.customer_id == customer_id]
+        seconds = [each.created for each in proving if proves_customer(each)]
+        return max((*stored, *seconds), default=-1)
+
+    def _use_newest_customer(self, tenant_id: str) -> None:
+        """Let a tenant's record name its newest customer that can be used."""
+        before = self.context.accounts[tenant_id].customer_id
+        linked = self.context.linked_customers.get(tenant_id, ())
+        known = (*self._new_customers[tenant_id], *(each.customer_id for each in linked), before)
+        newest = next((each for each in known if each not in self._missing_at), None)
+        account = self._accounts[tenant_id]
+        self._accounts[tenant_id] = msgspec.structs.replace(account, customer_id=newest)
 
     def _request_snapshot(self, arrival: _Arrival, *, later: bool) -> None:
         self._snapshot_requests.append(SnapshotRequest(arrival.tenant_id, later))

@@ -10,6 +10,7 @@ from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import BatchContext, BillingAccount, KnownTenants
 from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.plans import OVER
 
 
 def tenant_of(event: BillingEvent, known: KnownTenants) -> str | None:
@@ -86,6 +87,17 @@ def _may_add_customer(event: BillingEvent) -> bool:
     A buyer can name any tenant in a session's ``client_reference_id``.
     """
     return event.type == ev.CHECKOUT_COMPLETED and not event.details.by_reference
+
+
+def proves_customer(event: BillingEvent) -> bool:
+    """Whether the provider had the event's customer when it created the event.
+
+    It ends the subscriptions of a customer that it deletes, so of its answers only those of
+    unended subscriptions prove it.
+    """
+    if event.type == ev.SNAPSHOT:
+        return event.status not in OVER
+    return event.type in ev.CUSTOMER_PROVING_TYPES
 
 
 _LINKING_TYPES: Final = ev.WHOLE_SUBSCRIPTION_TYPES | {ev.CHECKOUT_COMPLETED, ev.SNAPSHOT}

@@ -63,6 +63,8 @@ KNOWN_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | CHECKOUT_TYPES | {CUST
 """Every type that is handled when it arrives (CONTRACT 6). The provider decides which ones it
 sends.
 """
+CUSTOMER_PROVING_TYPES: Final = KNOWN_TYPES - CUSTOMER_GONE_TYPES
+"""The types that the provider creates only while it has the customer."""
 FOLDED_TYPES: Final = (
     SUBSCRIPTION_TYPES - {TRIAL_WILL_END} | INVOICE_TYPES | {SNAPSHOT, GRANT_SET, GRANT_ENDED}
 )

@@ -293,6 +293,28 @@ class CustomerLink(NamedTuple):
     linked_by: str
 
 
+class LinkedCustomer(NamedTuple):
+    """A customer of a tenant. The provider has it at the second ``proved_at``, by the newest event
+    that proves this (`customer_links.proves_customer`).
+
+    ``is_gone``: it cannot be used; for good, or until an event proves it after the second
+    ``missing_at``.
+    """
+
+    customer_id: str
+    is_gone: bool = False
+    missing_at: int | None = None
+    proved_at: int = -1
+
+
+class CustomerUse(NamedTuple):
+    """A customer of a tenant, and the event after which it cannot be used; None if it can."""
+
+    customer_id: str
+    tenant_id: str
+    gone_by: str | None
+
+
 class KnownTenants(msgspec.Struct, frozen=True):
     """The tenants of customers by their links, and with `SubscriptionRule.EACH` of subscriptions by
     their events.
@@ -385,8 +407,9 @@ class BatchContext(msgspec.Struct, frozen=True):
     ``replaceable`` are the ids of entries that a valid event of the same id replaces;
     ``tenants_of_subscription`` the tenants that have each of the batch's subscriptions, by invoices
     alone too. ``missing`` are tenants that have one of these and are not in ``accounts``: another
-    transaction has added them meanwhile. ``living_customers`` are those of each tenant that can be
-    used, the newest first; only where the batch says that one is gone.
+    transaction has added them meanwhile. ``gone_customers`` are those of the batch that cannot be
+    used; ``linked_customers`` are all customers of each tenant, the newest first, only where the
+    batch has one of these or says that one is gone.
     """
 
     accounts: Mapping[str, BillingAccount]
@@ -396,4 +419,5 @@ class BatchContext(msgspec.Struct, frozen=True):
     replaceable: frozenset[str] = frozenset()
     tenants_of_subscription: Mapping[str, tuple[str, ...]] = {}
     missing: frozenset[str] = frozenset()
-    living_customers: Mapping[str, Sequence[str]] = {}
+    gone_customers: frozenset[str] = frozenset()
+    linked_customers: Mapping[str, Sequence[LinkedCustomer]] = {}

@@ -4,6 +4,7 @@ events.
 
 import logging
 import re
+import time
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
@@ -34,6 +35,7 @@ from tenantry.integrations.stripe.answers import (
     malformed,
     read_pages,
     safe_word,
+    second_sent,
 )
 from tenantry.integrations.stripe.connection import (
     TEMPORARY,
@@ -278,6 +280,20 @@ class ProviderApi:
                 return None
         subscriptions = chain.from_iterable(_subscriptions(page, customer_id) for page in pages)
         return CustomerSubscriptions(pages[0].sent_at, tuple(subscriptions))
+
+    async def subscription(self, subscription_id: str) -> CustomerSubscriptions | None:
+        """Return a subscription, which the provider has even of a deleted customer; None for an
+        unknown one.
+        """
+        path = f"{_SUBSCRIPTIONS}/{quote(subscription_id, safe='')}"
+        with self._connected() as connection, suppress(MissingError):
+            now, started = self.clock(), time.monotonic()
+            response = await connection.send("GET", path, {})
+            sent_at = second_sent(response.headers.get("date"), time.monotonic() - started, now)
+            body = await self._whole(connection, response.body)
+            found = _decoded_subscription(body, path, response.request_id)
+            return CustomerSubscriptions(sent_at, (found,))
+        return None
 
     async def seats_of(self, subscription_id: str) -> SeatSubscription | None:
         """Return the items of a subscription with their quantities; None for an unknown one."""
@@ -536,12 +552,14 @@ def _subscriptions(page: ListPage, customer_id: str) -> list[ProviderSubscriptio
 def _made_by(session: "_SessionOutcome", request_id: str | None) -> ProviderSubscription | None:
     """Return the subscription of a session; None for one that has none yet."""
     raw = bytes(session.subscription)
-    if raw == b"null":
-        return None
+    return None if raw == b"null" else _decoded_subscription(raw, _CHECKOUTS, request_id)
+
+
+def _decoded_subscription(raw: bytes, path: str, request_id: str | None) -> ProviderSubscription:
     try:
         return decode_subscription(raw)
     except NotASubscriptionError as error:
-        raise malformed(f"{_CHECKOUTS}: {error}", request_id) from None
+        raise malformed(f"{path}: {error}", request_id) from None
 
 
 def _listed(raw: bytes, page: ListPage) -> ListedSubscription:
