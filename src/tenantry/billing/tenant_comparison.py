@@ -177,24 +177,32 @@ class TenantComparer:
         """Fetch the subscriptions of a tenant's customers, and unended ones of customers that the
         provider does not have any more.
         """
+        found, unknown = await self._subscriptions_of(tenant.all_customers)
+        living = {each.id for fetched in found for each in fetched.subscriptions}
+        unended = unconfirmed(before, living, self.policy)
+        of_gone = [each for each in unended if each in tenant.of_gone]
+        found += await self._known_of(of_gone)
+        return _Answer(_as_one(found), unknown, of_gone)
+
+    async def _subscriptions_of(
+        self, customer_ids: Iterable[str]
+    ) -> tuple[list[CustomerSubscriptions], list[str]]:
+        """Fetch the subscriptions of each customer; return also the customers that the provider
+        does not know.
+        """
         found, unknown = list[CustomerSubscriptions](), list[str]()
-        for customer_id in tenant.all_customers:
+        for customer_id in customer_ids:
             fetched = await self.provider.subscriptions_of(customer_id)
             if fetched is None:
                 unknown.append(customer_id)
             else:
                 found.append(fetched)
-        living = {each.id for fetched in found for each in fetched.subscriptions}
-        unended = unconfirmed(before, living, self.policy)
-        of_gone = [each for each in unended if each in tenant.of_gone]
-        for subscription_id in of_gone:
-            if fetched := await self.provider.subscription(subscription_id):
-                found.append(fetched)
-        if not found:
-            return _Answer(None, unknown, of_gone)
-        as_of = min(each.as_of for each in found)
-        subscriptions = tuple(subscription for each in found for subscription in each.subscriptions)
-        return _Answer(CustomerSubscriptions(as_of, subscriptions), unknown, of_gone)
+        return found, unknown
+
+    async def _known_of(self, subscription_ids: Iterable[str]) -> list[CustomerSubscriptions]:
+        """Fetch subscriptions by their ids; return those that the provider knows."""
+        fetched = [await self.provider.subscription(each) for each in subscription_ids]
+        return [each for each in fetched if each]
 
     async def _lock(self, connection: Connection, tenant: LinkedTenant) -> BillingAccount | None:
         """Lock a tenant, together with those that have the customers that its snapshots may link.
@@ -397,6 +405,14 @@ class TenantComparer:
 
         entries = [marked(entry) for entry in changes.entries]
         return msgspec.structs.replace(changes, entries=entries)
+
+
+def _as_one(fetched: Sequence[CustomerSubscriptions]) -> CustomerSubscriptions | None:
+    """Return the subscriptions of all answers, as of the first; None without an answer."""
+    if not fetched:
+        return None
+    subscriptions = tuple(each for answer in fetched for each in answer.subscriptions)
+    return CustomerSubscriptions(min(each.as_of for each in fetched), subscriptions)
 
 
 def _names_to_claim(tenant: LinkedTenant, answer: _Answer) -> list[NameLock]:
