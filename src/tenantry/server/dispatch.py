@@ -165,6 +165,7 @@ class _TimedReceive:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+                self._timer = None  # it refers to this object: leave nothing to the collector
 
     def _end(self, _: "asyncio.Future[None] | None" = None) -> None:
         if not self._over.done():
