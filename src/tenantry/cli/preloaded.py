@@ -1,9 +1,14 @@
 """What the fork server of ``serve`` imports before it forks server processes.
 
-Unlike any other import this one does something: it registers the routes, so that the processes
-share them. It opens no connection and starts no thread, neither of which survives a fork.
+Unlike any other import this one does something: it prepares the process, so that its forks share
+the result. It opens no connection and starts no thread, neither of which survives a fork.
 """
 
-from tenantry.app import litestar_routes
+from tenantry.common.process import set_for_serving, without_garbage_collection
 
-litestar_routes()
+with without_garbage_collection():
+    from tenantry.app import prepare_process
+
+    prepare_process()
+# What is frozen here, no fork collects, so its pages stay shared.
+set_for_serving()

@@ -310,10 +310,12 @@ def _run_one(
     listener: socket.socket,
     siblings: Siblings | None = None,
 ) -> None:
-    from tenantry.app import build_app  # noqa: PLC0415  # the metrics library reads the environment on import
-
     connections = this_process.allow_connections(settings.max_connections)
-    app = build_app(settings.replace(max_connections=connections), conninfo)
+    with this_process.without_garbage_collection():
+        from tenantry.app import build_app, prepare_process  # noqa: PLC0415  # the metrics library reads the environment on import
+
+        prepare_process()
+        app = build_app(settings.replace(max_connections=connections), conninfo)
     this_process.set_for_serving()
     GracefulServer(server_config(settings, app), settings.drain_seconds, siblings).run(
         sockets=[listener]
