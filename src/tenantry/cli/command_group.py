@@ -12,7 +12,6 @@ import click
 from click import shell_completion
 
 from tenantry import __version__
-from tenantry.common.process import without_garbage_collection
 
 INSTALL_DEVKIT: Final = (
     'pip install "tenantry[demo]", or in a clone of the repository: pip install ".[demo]"'
@@ -66,8 +65,7 @@ class LazyGroup(click.Group):
         """
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, LazyCommand):
-            with without_garbage_collection():
-                command = pkgutil.resolve_name(command.target)
+            command = pkgutil.resolve_name(command.target)
         has_profile = ctx.find_root().params.get("profile") is not None
         if has_profile and not ctx.resilient_parsing and not _may_use_service(command):
             raise click.UsageError(
