@@ -243,10 +243,10 @@ def _conversation(terminal: int, answer: str) -> str:
     """Return what the terminal shows until the command ends; types the answer once the question is
     there.
 
-    Ctrl-C is pressed until it is heard: one that comes just before the command reads waits for the
-    next key.
+    Ctrl-C is pressed until the command says something: one that comes just before the command reads
+    waits for the next key, and one that comes later would interrupt its end.
     """
-    shown, asked, presses = bytearray(), False, _PATIENCE * 2
+    shown, asked_at, presses = bytearray(), 0, _PATIENCE * 2
     with contextlib.suppress(OSError):  # a terminal ends with an error
         while presses:
             silent = not select.select([terminal], [], [], 0.5)[0]
@@ -254,9 +254,12 @@ def _conversation(terminal: int, answer: str) -> str:
                 presses -= 1
             else:
                 shown += os.read(terminal, 4096)
-            if answer and _QUESTION in shown and (not asked or (silent and answer == CTRL_C)):
+            if not answer or _QUESTION not in shown:
+                continue
+            is_heard = bool(shown[asked_at:].replace(b"^C", b""))
+            if not asked_at or (silent and answer == CTRL_C and not is_heard):
                 os.write(terminal, answer.encode())
-                asked = True
+                asked_at = asked_at or len(shown)
     return shown.decode()
 
 

@@ -22,7 +22,6 @@ from tests.support.service import (
     VERIFY,
     WHOAMI,
     JsonObject,
-    Key,
     Service,
     running_service,
 )
@@ -93,8 +92,12 @@ async def test_older_use_does_not_replace_a_newer_one(service: Service) -> None:
 
 
 @asynccontextmanager
-async def recording(service: Service) -> AsyncIterator[Callable[[Key, str], Awaitable[JsonObject]]]:
-    """Authenticate a key from an address, write its use, and return the key's record."""
+async def recording(service: Service) -> AsyncIterator[Callable[[str], Awaitable[JsonObject]]]:
+    """Authenticate a new key from an address, write its use, and return its record, which another
+    key reads: the service itself never sees this one.
+    """
+    organization = await service.organization()
+    key = await service.key(organization.owner, organization.id, "a:b")
     database = patient_database(service.conninfo, pool_size=1)
     use = key_uses(database)
     authenticator = Authenticator(
@@ -108,10 +111,10 @@ async def recording(service: Service) -> AsyncIterator[Callable[[Key, str], Awai
     )
     await database.open()
 
-    async def authenticate(key: Key, address: str) -> JsonObject:
+    async def authenticate(address: str) -> JsonObject:
         await authenticator.authenticate(f"Bearer {key.caller.credential}".encode(), None, address)
         await use.write()
-        shown: JsonObject = (await key.caller.get(key.path)).json()
+        shown: JsonObject = (await organization.owner.get(key.path)).json()
         return shown
 
     yield authenticate
@@ -121,20 +124,18 @@ async def recording(service: Service) -> AsyncIterator[Callable[[Key, str], Awai
 
 async def test_last_use_is_written_once_a_minute(service: Service) -> None:
     async with recording(service) as authenticate:
-        key = (await service.organization()).key
-        first = await authenticate(key, "192.0.2.1")
+        first = await authenticate("192.0.2.1")
         service.clock.advance(seconds=59)
-        within = await authenticate(key, "192.0.2.1")
+        within = await authenticate("192.0.2.1")
         service.clock.advance(seconds=2)
-        after = await authenticate(key, "192.0.2.1")
+        after = await authenticate("192.0.2.1")
     assert within["lastUsedAt"] == first["lastUsedAt"]
     assert after["lastUsedAt"] > first["lastUsedAt"]
 
 
 async def test_use_from_another_address_is_written_at_once(service: Service) -> None:
     async with recording(service) as authenticate:
-        key = (await service.organization()).key
-        shown = [await authenticate(key, address) for address in ("192.0.2.1", "192.0.2.2")]
+        shown = [await authenticate(address) for address in ("192.0.2.1", "192.0.2.2")]
     assert [key["lastUsedAddress"] for key in shown] == ["192.0.2.1", "192.0.2.2"]
     assert shown[0]["lastUsedAt"] < shown[1]["lastUsedAt"]
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final, Generic, TypeVar
 
 import psycopg
@@ -38,6 +37,7 @@ class WriteBehind(Generic[Item]):
     scope: TransactionScope = ACROSS_TENANTS
     read_by_checks: bool = False
     items: dict[str, Item] = field(default_factory=dict, init=False, repr=False)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
 
     def record(self, key: str, item: Item) -> None:
         """Collect an item for the next write."""
@@ -51,26 +51,32 @@ class WriteBehind(Generic[Item]):
             await self.write()
 
     async def write(self) -> None:
-        """Write the collected items; keep them for the next time while the database does not accept
-        them.
+        """Write the collected items. Each is kept until it is written: for the next time where the
+        database does not accept it, or the write is canceled.
         """
+        async with self._writing:
+            due = list(self.items)
+            for start in range(0, len(due), _MAX_ITEMS):
+                batch = {key: self.items[key] for key in due[start : start + _MAX_ITEMS]}
+                if not await self._write(batch):
+                    return
+                self._forget(batch)
+
+    async def _write(self, batch: Mapping[str, Item]) -> bool:
+        """Write items in one transaction; return false if the database does not accept them."""
         transact = self.database.change if self.read_by_checks else self.database.transaction
-        items = self.items
-        self.items = {}
-        while items:
-            batch = dict(islice(items.items(), _MAX_ITEMS))
-            try:
-                async with transact(self.scope) as connection:
-                    await self.store(connection, batch)
-            except (DatabaseUnavailableError, psycopg.Error) as error:
-                self.items = {**items, **self.items}
-                # its text may contain personal data
-                reason = type(error.__cause__ or error).__name__
-                logger.info(
-                    "%d %s are written later: %s",
-                    len(items),
-                    self.name,
-                    reason,
-                )
-                return
-            items = {key: items[key] for key in items if key not in batch}
+        try:
+            async with transact(self.scope) as connection:
+                await self.store(connection, batch)
+        except (DatabaseUnavailableError, psycopg.Error) as error:
+            # its text may contain personal data
+            reason = type(error.__cause__ or error).__name__
+            logger.info("%d %s are written later: %s", len(self.items), self.name, reason)
+            return False
+        return True
+
+    def _forget(self, written: Mapping[str, Item]) -> None:
+        """Forget written items, unless another one was collected meanwhile."""
+        for key, item in written.items():
+            if self.items.get(key) is item:
+                del self.items[key]
