@@ -52,11 +52,13 @@ DELETE_USAGE_DAYS: Final = _DELETE_USAGE.format(table="usage_days", time="day")
 
 
 def _delete(table: str, key: str, time: str, more: str) -> str:
+    # Materialized, it is read once; PostgreSQL may read a subquery again for each row.
     return f"""
+WITH expired AS MATERIALIZED (
+       SELECT {key} FROM {table}
+        WHERE {time} <= %(until)s {more} LIMIT %(most)s FOR UPDATE SKIP LOCKED)
 DELETE FROM {table}
- WHERE ({key}) IN (
-         SELECT {key} FROM {table}
-          WHERE {time} <= %(until)s {more} LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+ WHERE ({key}) IN (SELECT {key} FROM expired)
 """  # noqa: S608  # our own names
 
 
