@@ -57,7 +57,7 @@ def run(
     *,
     connections: int,
     seconds: float,
-    database: int,
+    database: int | None = None,
 ) -> Figure:
     """Load a server; ``database`` is the process id of its PostgreSQL. Raises `WrkError`."""
     before, machine_before = _used(server, database), psutil.cpu_times()
@@ -121,11 +121,12 @@ def _load(
     return tuple(map(int, numbers.split()))
 
 
-def _used(server: Server, database: int) -> tuple[float, float, float]:
+def _used(server: Server, database: int | None) -> tuple[float, float, float]:
     """Return the processor seconds of the server, of PostgreSQL, and of wrk."""
     # RUSAGE_CHILDREN counts children that this process has waited for: between two calls, only wrk
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return cpu_seconds(server.pid), cpu_seconds(database), ended.ru_utime + ended.ru_stime
+    of_database = 0.0 if database is None else cpu_seconds(database)
+    return cpu_seconds(server.pid), of_database, ended.ru_utime + ended.ru_stime
 
 
 def cpu_seconds(pid: int) -> float:

@@ -32,7 +32,7 @@ from tenantry.api.events import waits_for_changes
 from tenantry.api.guards import Access
 from tenantry.api.openapi import openapi_document, show_openapi
 from tenantry.api.projects import ProjectList
-from tenantry.api.reference import reference_page, show_reference
+from tenantry.api.reference import reference_page, reference_templates, show_reference
 from tenantry.api.routes import api_routes
 from tenantry.api.services import UseCases
 from tenantry.api.webhooks import WebhookReceiver
@@ -65,6 +65,7 @@ from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.common.tracing import Tracing, is_installed
 from tenantry.dashboard.billing import waits_for_provider
+from tenantry.dashboard.context import dashboard_templates
 from tenantry.dashboard.events import is_stream
 from tenantry.dashboard.routes import Dashboard, before_page_of, dashboard_routes, page_of
 from tenantry.dashboard.sign_in import CALLBACK
@@ -102,7 +103,7 @@ from tenantry.server.cors import CorsPolicy
 from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.health import HEALTH_ROUTES, METRICS_PATH, HealthState, SharedMetrics
 from tenantry.server.metrics import Metrics
-from tenantry.server.page_assets import show_asset
+from tenantry.server.page_assets import load_templates, show_asset
 from tenantry.server.request_log import LoggingDispatcher
 from tenantry.server.service_app import ServiceApp
 from tenantry.server.shutdown import Shutdown
@@ -195,6 +196,15 @@ def litestar_routes() -> Litestar:
     )
 
 
+def prepare_process() -> None:
+    """Do what a process needs once, and no request may wait for: register the routes, and compile
+    the templates.
+    """
+    litestar_routes()
+    load_templates(dashboard_templates())
+    load_templates(reference_templates())
+
+
 def service_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> ServiceApp:
     """The application that answers every route but the hot ones."""
     settings = parts.base.settings
@@ -240,7 +250,7 @@ def hot_routes(parts: "Parts") -> HotRoutes:
         base.tracing.traceparent if base.tracing else None,
     )
     hot = HotRoutes()
-    hot.add(None, webhooks.PATH, receiver.handle, receiver)
+    hot.add(None, webhooks.PATH, receiver.handle)
     project_list = ProjectList(parts.admission)
     hot.add("GET", projects.PATH, project_list.answer, project_list)
     check = GatewayCheck(parts.admission)

@@ -12,11 +12,12 @@ from psycopg.conninfo import make_conninfo
 from psycopg.errors import InsufficientPrivilege
 
 from tenantry.common.clock import Timeouts, system_clock
-from tenantry.db.connection import API, TENANT
+from tenantry.db.connection import ACROSS_TENANTS, API, TENANT
 from tenantry.db.database import Database
 from tenantry.domain.errors import CursorExpiredError
 from tenantry.domain.outbound_events import EventType
-from tenantry.outbound.events_store import MAX_SCANNED_EVENTS, EventFilter
+from tenantry.outbound import events_store as store
+from tenantry.outbound.events_store import BEGINNING, MAX_SCANNED_EVENTS, EventFilter
 from tenantry.outbound.feed import NOW, ChangeFeed, FeedPage
 from tenantry.outbound.publishing import begin_epoch
 from tenantry.server.dispatch import Dispatcher
@@ -44,6 +45,9 @@ SELECT (SELECT outbound_epoch()), %s, 'many', now(), now(), '{}' FROM generate_s
 """
 SAME_FILES_ELSEWHERE: Final = "UPDATE outbound_epochs SET timeline = timeline - 1"
 """As if the newest epoch had begun on another server, which this one has replaced."""
+ROWS_READ: Final = """
+SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'outbound_events'
+"""
 EPOCHS: Final = "SELECT count(*) AS number, max(epoch) AS newest FROM outbound_epochs"
 
 
@@ -176,6 +180,20 @@ async def test_a_page_may_end_within_the_events_of_a_transaction(
 ) -> None:
     published(conninfo, "a", "b", "c", "d", "e")
     assert [await reader.orgs(limit=2) for _ in range(4)] == [["a", "b"], ["c", "d"], ["e"], []]
+
+
+async def test_a_page_costs_no_more_behind_or_before_many_events(
+    database: Database, conninfo: str
+) -> None:
+    execute(conninfo, PUBLISH_MANY, CREATED, 1000)
+    execute(conninfo, "ANALYZE outbound_events")  # as PostgreSQL itself does, a minute later
+    async with database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
+        until = await store.horizon(connection, await store.newest_epoch(connection))
+        page = await store.read(connection, BEGINNING, until, ALL, 10)
+        await store.newest_position(connection, until.epoch)
+        examined = await connection.fetch_count(ROWS_READ)
+    assert len(page.events) == 10
+    assert examined < 50
 
 
 async def test_two_readers_get_all_events_each(feed: ChangeFeed, conninfo: str) -> None:

@@ -1,12 +1,13 @@
 """Events as the domain sees them, for tests of its rules."""
 
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails
-from tenantry.domain.billing.ledger import BillingAccount
+from tenantry.domain.billing.ledger import BillingAccount, TenantProfile
 from tenantry.domain.billing.state import (
     WHOLE_TENANT,
     BillingPolicy,
@@ -30,6 +31,9 @@ CATALOG: Final = parse_catalog(
     id = "business"
     stripe_price_id = "price_business"
     """
+)
+PROFILE: Final = TenantProfile(
+    "Acme", "owner@acme.example", datetime(2026, 10, 1, tzinfo=UTC), None, suspended=False
 )
 ANY: Final = BillingPolicy(catalog=CATALOG)
 EACH: Final = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.EACH)
@@ -126,6 +130,7 @@ def account(
     known = {
         "owner_id": f"usr_{tenant_id}",
         "deleted": False,
+        "profile": PROFILE,
         "customer_id": None,
         "record": BillingRecord(),
         "folds": {},

@@ -167,6 +167,13 @@ def tree(engine: Engine) -> Iterator[Path]:
     engine.run("image", "unmount", IMAGE)
 
 
+def test_the_templates_of_pages_are_compiled(tree: Path) -> None:
+    compiled = list(tree.glob("opt/tenantry/bytecode/**/tenantry/*/__jinja2_*.cache"))
+    folders = tree.glob("opt/tenantry/lib/*/site-packages/tenantry/*/templates")
+    pages = [page for folder in folders for page in folder.rglob("*.html")]
+    assert len(compiled) == len(pages) > 0
+
+
 def test_the_image_is_smaller_than_200_megabytes(engine: Engine) -> None:
     assert engine.inspect(IMAGE)["Size"] < 200 * MEGABYTE
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
+from jinja2 import Environment
 from litestar import Litestar, Response, get
 from markupsafe import Markup, escape
 
@@ -88,6 +89,12 @@ async def show_reference(request: AnyRequest) -> Response[bytes]:
     return page_of(request.app).response(accepted, _HEADERS)
 
 
+def reference_templates() -> Environment:
+    environment = page_templates(Path(__file__).parent / "templates")
+    environment.filters.update(prose=prose, slug=slug, pretty=pretty)
+    return environment
+
+
 def render(
     document: dict[str, Any],
     base_url: str,
@@ -98,9 +105,8 @@ def render(
     """The page of this OpenAPI document; ``assets`` is the address of its style sheets and its
     script.
     """
-    environment = page_templates(Path(__file__).parent / "templates")
-    environment.filters.update(prose=prose, slug=slug, pretty=pretty)
-    return environment.get_template("reference.html").render(
+    template = reference_templates().get_template("reference.html")
+    return template.render(
         contents(document),
         address=base_url if base_url.startswith("http") else DEFAULT_ADDRESS,
         document_path=DOCUMENT_PATH,

@@ -7,8 +7,6 @@ from itertools import product
 from typing import Final
 from uuid import uuid4
 
-from msgspec import UNSET
-
 from tenantry.billing.ingest import HandlingFailedError, WebhookService
 from tenantry.common.clock import Clock
 from tenantry.domain.billing.events import KNOWN_TYPES, Anomaly, BillingEvent, Outcome
@@ -25,11 +23,9 @@ from tenantry.server.asgi_types import (
     EVENT,
     OUTCOME,
     TENANT,
-    DirectRequest,
     Header,
     HotRequest,
     HotResponse,
-    is_compressed,
 )
 from tenantry.server.metrics import Metrics
 from tenantry.server.problems import UNCOMPRESSED
@@ -94,51 +90,21 @@ class WebhookReceiver:
         """Answer one delivery; a 200 means that the event is committed, or was before."""
         if request.scope["method"] != "POST":
             return HotResponse.text(405, "Method not allowed", (b"allow", b"POST"))
-        if request.answer is not UNSET:
-            return self._answer_for(request, request.begun.event, request.answer)
         arrival = await self._arrival(request)
         if isinstance(arrival, HotResponse):
             return arrival
+        event = arrival.event
         try:
             entry = await self._service.receive(arrival)
-        except (HandlingFailedError, DatabaseUnavailableError) as error:
-            return self._answer_for(request, arrival.event, error)
-        return self._answer_for(request, arrival.event, entry)
-
-    def begin(self, request: DirectRequest) -> bool:
-        """Verify an event and submit it to a batch, as `DirectHandler.begin`."""
-        if request.scope["method"] != "POST" or is_compressed(request.header(b"content-encoding")):
-            return False
-        request.begun = self._verified(request, request.full_body)
-        if isinstance(request.begun, HotResponse):
-            return False  # the refusal may be delayed
-        self._service.receive_for(request, request.begun)
-        return True
-
-    def finish(self, request: HotRequest) -> HotResponse | None:
-        """Answer for the result of the batch, as `DirectHandler.finish`."""
-        if request.answer is UNSET:
-            return None
-        return self._answer_for(request, request.begun.event, request.answer)
-
-    def _answer_for(
-        self,
-        request: HotRequest,
-        event: BillingEvent,
-        result: LedgerEntry | Exception | None,
-    ) -> HotResponse:
-        """Return the response to a verified event. Raises an error that is not expected."""
-        if isinstance(result, HandlingFailedError):
+        except HandlingFailedError:
             self._count(request, event, _NotEntered.FAILED)
             return HotResponse.text(500, "Handling failed")
-        if isinstance(result, DatabaseUnavailableError):
+        except DatabaseUnavailableError:
             self._count(request, event, _NotEntered.UNAVAILABLE)
             return HotResponse.text(503, "Service unavailable", (b"retry-after", b"1"))
-        if isinstance(result, Exception):
-            raise result
-        self._count(request, event, result.outcome if result else _NotEntered.DUPLICATE)
-        if result is not None:
-            self._note(request, event, result)
+        self._count(request, event, entry.outcome if entry else _NotEntered.DUPLICATE)
+        if entry is not None:
+            self._note(request, event, entry)
         return HotResponse.text(200, "OK")
 
     def _note(self, request: HotRequest, event: BillingEvent, entry: LedgerEntry) -> None:
@@ -151,9 +117,6 @@ class WebhookReceiver:
 
     async def _arrival(self, request: HotRequest) -> ReceivedEvent | HotResponse:
         """Read the body; return the verified event, or the error answer."""
-        if request.begun is not None:
-            verified: ReceivedEvent | HotResponse = request.begun
-            return verified
         try:
             body = await request.body()
         except PayloadTooLargeError:

@@ -25,7 +25,7 @@ from tenantry.db.statements import (
 )
 from tenantry.domain.access import AccessPhase
 from tenantry.domain.billing.fold_document import DamagedFoldsError, read_folds
-from tenantry.domain.billing.ledger import AccountChange, BillingAccount
+from tenantry.domain.billing.ledger import AccountChange, BillingAccount, TenantProfile
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.domain.billing.timeline import Folded
@@ -33,7 +33,8 @@ from tenantry.domain.entitlements import BillingPhase
 
 READ_ACCOUNTS: Final = Statement(
     """
-SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id,
+SELECT id, owner_id, deleted_at IS NOT NULL,
+       name, owner_email, created_at, time_zone, suspended_at IS NOT NULL, stripe_customer_id,
        plan, subscription_status, current_period_end, cancel_at_period_end, cancel_at, ends_at,
        seats, access::text, folded_by, folds::text, billing_periods::text
   FROM tenants
@@ -46,7 +47,8 @@ SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id,
 # deadlocks. The one array keeps this an index scan; an OR would read every tenant.
 LOCK_ACCOUNTS: Final = Statement(
     """
-SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id,
+SELECT id, owner_id, deleted_at IS NOT NULL,
+       name, owner_email, created_at, time_zone, suspended_at IS NOT NULL, stripe_customer_id,
        plan, subscription_status, current_period_end, cancel_at_period_end, cancel_at, ends_at,
        seats, access::text, folded_by, folds::text, billing_periods::text
   FROM tenants
@@ -142,6 +144,11 @@ class AccountRow(NamedTuple):
     id: str
     owner_id: str
     is_deleted: bool
+    name: str
+    owner_email: str
+    created_at: datetime
+    time_zone: str | None
+    is_suspended: bool
     customer_id: str | None
     plan: str
     subscription_status: str
@@ -177,6 +184,7 @@ def _to_account(row: AccountRow, policy: BillingPolicy) -> BillingAccount:
         row.id,
         row.owner_id,
         row.is_deleted,
+        TenantProfile(row.name, row.owner_email, row.created_at, row.time_zone, row.is_suspended),
         row.customer_id,
         record,
         folds,

@@ -12,13 +12,12 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from tenantry.billing import accounts_store
 from tenantry.billing import ledger_store as store
 from tenantry.billing.placement import apply_work
-from tenantry.billing.published_accounts import publish_accounts
+from tenantry.billing.published_accounts import write_accounts
 from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
-from tenantry.db.batcher import GATHER_SECONDS, Batcher, Receiver
+from tenantry.db.batcher import GATHER_SECONDS, Batcher
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane, retry_on_conflict
 from tenantry.db.outbox import Outbox
@@ -106,12 +105,6 @@ class WebhookService:
         Raises `HandlingFailedError` or `DatabaseUnavailableError`; then the event was rolled back.
         """
         return self._batcher.submit(received)
-
-    def receive_for(self, receiver: Receiver[LedgerEntry | None], received: ReceivedEvent) -> None:
-        """Give ``receiver`` what `receive` returns or raises. Raises `DatabaseUnavailableError` if
-        too many events wait.
-        """
-        self._batcher.submit_for(receiver, received)
 
     async def close(self) -> None:
         await self._batcher.close()
@@ -405,7 +398,6 @@ async def write(
     """
     await _withdraw_mails(connection, changes)
     await store.write(connection, _calls(changes, now), commit=False)
-    await publish_accounts(connection, changes.changed_accounts, changes.policy.catalog, now)
     if outbox is not None:
         await _defer_jobs(connection, changes, outbox, now)
 
@@ -426,12 +418,9 @@ async def write_and_commit(
     is_read_by_checks = bool(changes.read_by_checks)
     if is_read_by_checks:
         calls.insert(0, PREPARE_CHANGE())
-    has_jobs = outbox is not None and _has_jobs(changes)
-    if has_jobs or changes.has_published:
+    if outbox is not None and _has_jobs(changes):
         await store.write(connection, calls, commit=False)
-        await publish_accounts(connection, changes.changed_accounts, changes.policy.catalog, now)
-        if outbox is not None:
-            await _defer_jobs(connection, changes, outbox, now)
+        await _defer_jobs(connection, changes, outbox, now)
         calls = []
     if is_read_by_checks or has_duplicates:
         return await store.write_change(connection, calls)
@@ -445,7 +434,7 @@ def _calls(changes: BatchChanges, now: datetime) -> list[BoundStatement]:
         *store.insert_entries(changes.entries),
         *store.insert_bodies(changes.entries, changes.policy.raw_bodies, now),
         *store.delete_entries(changes.superseded),
-        *accounts_store.update_accounts(changes.changed_accounts, changes.policy, now),
+        *write_accounts(changes.changed_accounts, changes.policy, now),
         *store.insert_links(changes.links),
         *store.set_customer_uses(changes.customer_uses),
         *store.update_parked(changes.unparked),

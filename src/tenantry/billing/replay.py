@@ -13,7 +13,7 @@ from tenantry.billing import accounts_store, ingest, ledger_store
 from tenantry.billing import ledger_queries_store as store
 from tenantry.billing.accounts_store import read_accounts
 from tenantry.billing.ingest import WebhookService, shown_outcome
-from tenantry.billing.published_accounts import publish_repair
+from tenantry.billing.published_accounts import write_repair
 from tenantry.billing.whole_ledgers import fold_ledgers
 from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
 from tenantry.common.encoding import camel_case
@@ -335,10 +335,8 @@ class ReplayService:
             checked = self._compared(account, folded, {})
             if checked.differences:
                 change = AccountChange(folded.account, account)
-                now = self._clock()
-                calls = accounts_store.update_accounts([change], self._policy, now)
+                calls = write_repair(change, self._policy, self._clock())
                 await ledger_store.write(connection, calls, commit=False)
-                await publish_repair(connection, change, self._policy.catalog, now)
             return checked
 
     async def _apply_parked(self, tenant_id: str) -> int:

@@ -7,9 +7,9 @@ from datetime import datetime
 
 import msgspec
 
-from tenantry.billing import accounts_store, customer_links_store, ledger_store
+from tenantry.billing import customer_links_store, ledger_store
 from tenantry.billing import ledger_queries_store as store
-from tenantry.billing.published_accounts import publish_accounts
+from tenantry.billing.published_accounts import write_accounts
 from tenantry.db.connection import Connection
 from tenantry.domain.billing.ledger import AccountChange, BillingAccount
 from tenantry.domain.billing.ledger_fold import FoldedLedger, LedgerFold
@@ -56,6 +56,4 @@ async def release_customers(
         present = await customer_links_store.newest_customer(connection, account.tenant_id)
     changed = msgspec.structs.replace(folded.account, customer_id=present)
     change = AccountChange(changed, account)
-    calls = accounts_store.update_accounts([change], policy, now)
-    await ledger_store.write(connection, calls, commit=False)
-    await publish_accounts(connection, [change], policy.catalog, now)
+    await ledger_store.write(connection, write_accounts([change], policy, now), commit=False)

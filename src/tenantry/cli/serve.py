@@ -280,6 +280,7 @@ def run_server(
     with listener, contextlib.suppress(KeyboardInterrupt):
         if settings.workers == 1:
             watch.start()
+            _import_service()
             _run_one(settings, conninfo, listener)
             return
         with tempfile.TemporaryDirectory(
@@ -303,6 +304,14 @@ def bind(host: str, port: int) -> socket.socket:
         message = f"HOST/PORT: cannot listen on {host}:{port}: {error.strerror or error}. Set PORT to another one."
         raise CommandError(message) from None
     return listener
+
+
+def _import_service() -> None:
+    """Import the service, and prepare this process and its forks for it."""
+    with this_process.without_garbage_collection():
+        from tenantry.app import prepare_process  # noqa: PLC0415  # the metrics library reads the environment on import
+
+        prepare_process()
 
 
 def _run_one(
@@ -412,9 +421,8 @@ class Supervisor:
         Calls ``on_started`` after the first forks; it may start a thread, which no fork should
         meet.
         """
-        from tenantry.app import litestar_routes  # noqa: PLC0415  # the metrics library reads the environment on import
-
-        litestar_routes()
+        _import_service()
+        this_process.set_for_serving()  # what is frozen here, no fork collects: its pages stay shared
         received, waker = socket.socketpair()
         waker.setblocking(False)  # noqa: FBT003  # the standard library's own
         with received, waker:

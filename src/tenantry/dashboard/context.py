@@ -13,6 +13,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import msgspec
+from jinja2 import Environment
 from litestar import MediaType, Response
 from litestar.di import NamedDependency
 from litestar.response import Stream
@@ -50,6 +51,33 @@ _BETWEEN_TRIES: Final = 0.1
 """Seconds."""
 
 
+def dashboard_templates() -> Environment:
+    """The templates of pages with their filters, without the variables of one service."""
+    environment = page_templates(TEMPLATES)
+    environment.filters.update(
+        time=labels.show_time,
+        second=partial(labels.show_time, text="%b %Y, %H:%M:%S UTC", attribute="data-seconds"),
+        day=partial(labels.show_time, text="%b %Y", attribute="data-day"),
+        distance=labels.show_distance,
+        with_times=labels.with_times,
+        provider_type=labels.provider_type,
+        amount=format_amount,
+        shown_access=to_access,
+        limits_from=limits_from,
+        segment=partial(quote, safe=""),
+        called=lambda thing: labels.shown_name(thing.name, thing.id),
+        display_text=display_text,
+        isolated=labels.isolated,
+        limit_words=limit_words,
+        period_words=period_words,
+        scope_label=labels.scope_label,
+        browser_label=labels.browser_label,
+        role_label=lambda user: labels.role_label(user.role, user.principal),
+        anomaly_label=lambda name: labels.labels().anomalies.get(name, labels.Label(name)),
+    )
+    return environment
+
+
 class Renderer:
     """Renders templates as pages. Jinja escapes all values."""
 
@@ -57,28 +85,7 @@ class Renderer:
         """``names`` are further variables of all templates."""
         self.assets = PageAssets(resources.files(__package__) / "assets", _files_of(product))
         self._cookies = cookies
-        self._templates = page_templates(TEMPLATES)
-        self._templates.filters.update(
-            time=labels.show_time,
-            second=partial(labels.show_time, text="%b %Y, %H:%M:%S UTC", attribute="data-seconds"),
-            day=partial(labels.show_time, text="%b %Y", attribute="data-day"),
-            distance=labels.show_distance,
-            with_times=labels.with_times,
-            provider_type=labels.provider_type,
-            amount=format_amount,
-            shown_access=to_access,
-            limits_from=limits_from,
-            segment=partial(quote, safe=""),
-            called=lambda thing: labels.shown_name(thing.name, thing.id),
-            display_text=display_text,
-            isolated=labels.isolated,
-            limit_words=limit_words,
-            period_words=period_words,
-            scope_label=labels.scope_label,
-            browser_label=labels.browser_label,
-            role_label=lambda user: labels.role_label(user.role, user.principal),
-            anomaly_label=lambda name: labels.labels().anomalies.get(name, labels.Label(name)),
-        )
+        self._templates = dashboard_templates()
         self._templates.globals.update(
             assets=self.assets.address,
             base_url=base_url,

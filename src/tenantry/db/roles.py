@@ -122,12 +122,13 @@ Connection = psycopg.Connection[Any]
 
 
 class Privileges(msgspec.Struct, frozen=True):
-    """What each role may do with each table, and which roles may call each SECURITY DEFINER
-    function.
+    """What each role may do with each table, which roles may call each SECURITY DEFINER function,
+    and which beside `BATCH` may use a sequence.
     """
 
     tables: dict[str, dict[str, str]]
     functions: dict[str, tuple[str, ...]]
+    sequences: dict[str, tuple[str, ...]]
 
 
 @cache
@@ -245,7 +246,8 @@ def _grants_beside_tables(connection: Connection) -> Iterator[sql.Composed]:
     for role in ROLES:
         yield _sql("GRANT USAGE ON SCHEMA {} TO {}", schema, role)
     for sequence in _column(connection, _SEQUENCES):
-        yield _sql("GRANT USAGE ON SEQUENCE {} TO {}", sequence, BATCH)
+        users = (BATCH, *privileges().sequences.get(sequence, ()))
+        yield _sql("GRANT USAGE ON SEQUENCE {} TO {}", sequence, _identifiers(users))
     for signature, callers in privileges().functions.items():
         function = sql.SQL(signature)
         yield _sql("REVOKE ALL ON FUNCTION {} FROM PUBLIC, {}", function, _identifiers(ROLES))

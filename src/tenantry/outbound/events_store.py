@@ -11,7 +11,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.roles import TAKE_STATISTICS
-from tenantry.db.statements import Statement
+from tenantry.db.statements import JSONS, MOMENT, MOMENTS, TEXTS, BoundStatement, Statement
 from tenantry.domain.outbound_events import NewEvent, OutboundEvent, event_id
 
 LONGEST_WRITER: Final = 30
@@ -21,11 +21,18 @@ MAX_SCANNED_EVENTS: Final = 10_000
 
 # The database adds the transaction's id and the version. The transaction holds the lock of the
 # changed object at this moment, so the versions of an object increase in the order of its changes.
-_INSERT: Final = """
+_INSERT: Final = Statement(
+    """
 INSERT INTO outbound_events (epoch, type, org_id, at, recorded_at, data)
-SELECT (SELECT outbound_epoch()), new.type, new.org_id, new.at, %s, new.data
-  FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::json[]) AS new (type, org_id, at, data)
-"""
+SELECT (SELECT outbound_epoch()), new.type, new.org_id, new.at, $5, new.data
+  FROM unnest($1, $2, $3, $4) AS new (type, org_id, at, data)
+""",
+    TEXTS,
+    TEXTS,
+    MOMENTS,
+    JSONS,
+    MOMENT,
+)
 _NEWEST: Final = "SELECT outbound_epoch()"
 _KNOWN_EPOCH: Final = "SELECT token FROM outbound_epochs WHERE epoch = %s"
 # A reader that knows the last event that was removed has seen all of these.
@@ -59,38 +66,40 @@ SELECT EXISTS (SELECT FROM outbound_epochs
 """
 _BEGIN_EPOCH: Final = "SELECT begin_outbound_epoch()"
 _HORIZON: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+# ORDER BY names the table where the statement returns ``xid`` as a number: the name alone would be
+# that of the number, and no index has its order.
 _NEWEST_POSITION: Final = """
-(SELECT epoch, xid::text::bigint, version
-   FROM outbound_events
-  WHERE (epoch, xid) < (%(epoch)s, pg_snapshot_xmin(pg_current_snapshot()))
-  ORDER BY epoch DESC, xid DESC, version DESC
+(SELECT e.epoch, e.xid::text::bigint, e.version
+   FROM outbound_events e
+  WHERE (e.epoch, e.xid) < (%(epoch)s, pg_snapshot_xmin(pg_current_snapshot()))
+  ORDER BY e.epoch DESC, e.xid DESC, e.version DESC
   LIMIT 1)
 UNION ALL
 SELECT epoch, purged_xid::text::bigint, purged_version FROM outbound_epochs WHERE purged_xid IS NOT NULL
 """
 # Up to the horizon nothing will be added: all transactions before the oldest one that runs have
 # ended, and so have those of an earlier epoch.
-_SCAN: Final = """
-WITH scanned AS (
-       SELECT epoch, xid, version
-         FROM outbound_events
-        WHERE (epoch, xid, version) > (%(epoch)s, %(xid)s::text::xid8, %(version)s)
-          AND (epoch, xid) < (%(newest)s, %(horizon)s::text::xid8)
-        ORDER BY epoch, xid, version
-        LIMIT %(most)s)
-SELECT (SELECT count(*) FROM scanned), epoch, xid::text::bigint, version
-  FROM scanned
- ORDER BY (epoch, scanned.xid, version) DESC
+_PORTION_END: Final = """
+SELECT e.epoch, e.xid::text::bigint, e.version
+  FROM outbound_events e
+ WHERE (e.epoch, e.xid, e.version) > (%(epoch)s, %(xid)s::text::xid8, %(version)s)
+   AND (e.epoch, e.xid) < (%(newest)s, %(horizon)s::text::xid8)
+ ORDER BY e.epoch, e.xid, e.version
+OFFSET %(most)s - 1
  LIMIT 1
 """
+# The inner limit bounds what is examined, and the outer one ends it at the last wanted event.
 _READ: Final = """
-SELECT epoch, xid::text::bigint, version, type, org_id, at, data::text
-  FROM outbound_events
- WHERE (epoch, xid, version) > (%(epoch)s, %(xid)s::text::xid8, %(version)s)
-   AND (epoch, xid, version) <= (%(last_epoch)s, %(last_xid)s::text::xid8, %(last_version)s)
-   AND type = ANY (%(types)s)
-   AND (%(org)s::text IS NULL OR org_id = %(org)s)
- ORDER BY epoch, xid, version
+SELECT e.epoch, e.xid::text::bigint, e.version, e.type, e.org_id, e.at, e.data::text
+  FROM (SELECT epoch, xid, version, type, org_id, at, data
+          FROM outbound_events
+         WHERE (epoch, xid, version) > (%(epoch)s, %(xid)s::text::xid8, %(version)s)
+           AND (epoch, xid) < (%(newest)s, %(horizon)s::text::xid8)
+         ORDER BY epoch, xid, version
+         LIMIT %(most)s) AS e
+ WHERE (%(org)s::text IS NULL OR e.org_id = %(org)s)
+   AND e.type = ANY (%(types)s)
+ ORDER BY e.epoch, e.xid, e.version
  LIMIT %(limit)s
 """
 
@@ -166,18 +175,10 @@ class OldestWriter(NamedTuple):
     """
 
 
-async def insert(connection: Connection, events: Sequence[NewEvent], now: datetime) -> None:
-    """Add events, in one round trip."""
-    await connection.execute(
-        _INSERT,
-        (
-            now,
-            [each.type for each in events],
-            [each.org_id for each in events],
-            [each.at for each in events],
-            [msgspec.json.encode(each.data).decode() for each in events],
-        ),
-    )
+def insert(events: Sequence[NewEvent], now: datetime) -> list[BoundStatement]:
+    """Add events."""
+    rows = [(each.type, each.org_id, each.at, msgspec.json.encode(each.data)) for each in events]
+    return _INSERT.for_rows(rows, now)
 
 
 async def read_oldest_writer(connection: Connection) -> OldestWriter | None:
@@ -258,20 +259,12 @@ async def portion_end(
     """Return the position of event number ``most`` after a position; None if fewer events follow
     before ``until``, which is the `horizon`.
     """
-    number, end = await _scan(connection, after, until, most)
-    return end if number == most else None
+    row = await connection.fetch_row(_PORTION_END, _examined(after, until, most))
+    return Position(*row) if row else None
 
 
-async def _scan(
-    connection: Connection, after: Position, until: Position, most: int
-) -> tuple[int, Position]:
-    """Return how many events follow a position, at most ``most``, and the position of the last."""
-    values = {**after._asdict(), "newest": until.epoch, "horizon": until.xid, "most": most}
-    row = await connection.fetch_row(_SCAN, values)
-    if row is None:
-        return 0, max(after, Position(until.epoch, 0, 0))
-    number, *last = row
-    return number, Position(*last)
+def _examined(after: Position, until: Position, most: int) -> dict[str, int]:
+    return {**after._asdict(), "newest": until.epoch, "horizon": until.xid, "most": most}
 
 
 async def read(
@@ -281,14 +274,17 @@ async def read(
 
     At most `MAX_SCANNED_EVENTS` events are examined.
     """
-    number, end = await _scan(connection, after, until, MAX_SCANNED_EVENTS)
-    bounds = {"last_epoch": end.epoch, "last_xid": end.xid, "last_version": end.version}
     conditions = {"types": list(wanted.types), "org": wanted.org_id, "limit": limit}
-    rows = await connection.fetch(_READ, {**after._asdict(), **bounds, **conditions})
+    values = {**_examined(after, until, MAX_SCANNED_EVENTS), **conditions}
+    rows = await connection.fetch(_READ, values)
     events = [
         OutboundEvent(event_id(version), kind, org_id, at, version, msgspec.Raw(data.encode()))
         for _, _, version, kind, org_id, at, data in rows
     ]
     if len(rows) == limit:
         return Portion(events, Position(*rows[-1][:3]), is_last=False)
-    return Portion(events, end, is_last=number < MAX_SCANNED_EVENTS)
+    end = await portion_end(connection, after, until, MAX_SCANNED_EVENTS)
+    if end is not None:
+        return Portion(events, end, is_last=False)
+    newest = await newest_position(connection, until.epoch)
+    return Portion(events, max(after, newest), is_last=True)

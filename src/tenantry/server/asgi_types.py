@@ -200,7 +200,8 @@ HotHandler = Callable[[HotRequest], Awaitable[HotResponse]]
 class DirectHandler(Protocol):
     """Answers a hot route's requests in two halves, between which a batch runs.
 
-    Together they need no task and no future. A list takes 0.93 times the processor time.
+    Together they need no task and no future: a list takes 0.86 to 0.94 times the processor time,
+    and a check 0.89 to 0.95 times.
     """
 
     def begin(self, request: "DirectRequest") -> bool:

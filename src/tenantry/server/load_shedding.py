@@ -175,7 +175,7 @@ class LoadSheddingProtocol(HttpProtocol):
             head, body = _TEXT, b"Service unavailable"
         common = encode_headers([*self.server_state.default_headers, *more_headers])
         last = b"connection: close\r\n" if closes else b""
-        self.write_now(
+        self.transport.write(
             b"%b%b\r\ncontent-length: %d\r\n%b%b\r\n%b"
             % (head, request_id, len(body), common, last, body)
         )

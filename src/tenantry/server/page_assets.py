@@ -4,8 +4,11 @@ import hashlib
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.resources.abc import Traversable
+from importlib.util import cache_from_source
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
@@ -30,13 +33,35 @@ _MEDIA_TYPES: Final = {
 
 
 class _CompiledTemplates(FileSystemBytecodeCache):
-    """Keeps compiled templates as Python keeps compiled modules, where it may write them."""
+    """Keeps compiled templates for all environments of this process, and for later processes where
+    Python keeps compiled modules, if it may write there.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(str(directory))
+        self._in_process: dict[tuple[str, str], CodeType] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._in_process.get((bucket.key, bucket.checksum))
+        if bucket.code is None:
+            super().load_bytecode(bucket)
+            self._keep(bucket)
 
     def dump_bytecode(self, bucket: Bucket) -> None:
+        self._keep(bucket)
         if not sys.dont_write_bytecode:
             with suppress(OSError):
-                Path(self.directory).mkdir(exist_ok=True)
+                Path(self.directory).mkdir(parents=True, exist_ok=True)
                 super().dump_bytecode(bucket)
+
+    def _keep(self, bucket: Bucket) -> None:
+        if bucket.code is not None:
+            self._in_process[bucket.key, bucket.checksum] = bucket.code
+
+
+@cache
+def _compiled_templates(folder: Path) -> _CompiledTemplates:
+    return _CompiledTemplates(Path(cache_from_source(folder)).parent)
 
 
 def page_templates(*folders: Path) -> Environment:
@@ -45,12 +70,20 @@ def page_templates(*folders: Path) -> Environment:
     """
     return Environment(
         loader=FileSystemLoader(folders),
-        bytecode_cache=_CompiledTemplates(str(folders[0].parent / "__pycache__")),
+        bytecode_cache=_compiled_templates(folders[0]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def load_templates(environment: Environment) -> None:
+    """Load all templates, which compiles those that are not compiled yet. Other environments of
+    this process then find them compiled.
+    """
+    for name in environment.list_templates():
+        environment.get_template(name)
 
 
 class PageAssets:

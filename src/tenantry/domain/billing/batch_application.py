@@ -147,11 +147,6 @@ class BatchChanges(msgspec.Struct, frozen=True, kw_only=True):
             change.account.tenant_id for change in self.changed_accounts if change.is_read_by_checks
         }
 
-    @property
-    def has_published(self) -> bool:
-        """Whether applications beside the service learn of one of the changes."""
-        return any(change.is_published for change in self.changed_accounts)
-
 
 class _Arrival(msgspec.Struct, frozen=True):
     """An event with its tenant, the key of its fold, and the account before it.

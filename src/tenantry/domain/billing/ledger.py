@@ -59,6 +59,16 @@ InvoiceOfTenant = tuple[str, str]
 _grant_name: Final = attrgetter("grant.terms.name")
 
 
+class TenantProfile(NamedTuple):
+    """The fields of a tenant's record that no event changes."""
+
+    name: str
+    owner_email: str
+    created_at: datetime
+    time_zone: str | None
+    suspended: bool
+
+
 class BillingAccount(msgspec.Struct, frozen=True):
     """The billing state of a tenant: the results of its folds by key, those of its grants included,
     and the tenant record and the billing periods that follow from them.
@@ -70,6 +80,7 @@ class BillingAccount(msgspec.Struct, frozen=True):
     tenant_id: str
     owner_id: str
     deleted: bool
+    profile: TenantProfile
     customer_id: str | None
     record: BillingRecord
     folds: Mapping[str, Folded]

@@ -660,7 +660,7 @@ CREATE SEQUENCE outbound_versions;
 CREATE TABLE outbound_events (
     epoch       integer NOT NULL,
     xid         xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    version     bigint NOT NULL,
+    version     bigint NOT NULL DEFAULT nextval('outbound_versions'),
     type        text COLLATE "C" NOT NULL,
     org_id      text COLLATE "C" NOT NULL,
     at          timestamptz NOT NULL,
@@ -672,15 +672,16 @@ CREATE TABLE outbound_events (
 -- The place of an event by its id.
 CREATE INDEX outbound_events_by_version ON outbound_events (version);
 
--- What tells the history of this database from that of its copies, and of its former primaries.
-CREATE FUNCTION outbound_history(OUT cluster bigint, OUT timeline bigint, OUT database oid)
-LANGUAGE sql AS $$
-    SELECT c.system_identifier,
+-- One row: what tells the history of this database from that of its copies, and of its former
+-- primaries. As a stable set it becomes a part of the caller's plan; PostgreSQL would plan a function
+-- of another kind at each call, in every transaction that publishes.
+CREATE FUNCTION outbound_history() RETURNS TABLE (cluster bigint, timeline bigint, database oid)
+LANGUAGE sql STABLE AS $$
+    SELECT (pg_control_system()).system_identifier,
            ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
-           d.oid
-      FROM pg_control_system() c
-     CROSS JOIN pg_database d
-     WHERE d.datname = current_database()
+           oid
+      FROM pg_database
+     WHERE datname = current_database()
 $$;
 -- Add an epoch. Its versions follow those of every history before: they begin with the time in
 -- microseconds, and increase by one. If the clock was set back, they begin a billion above the last
@@ -701,16 +702,18 @@ END $$;
 -- a copy.
 CREATE FUNCTION outbound_epoch() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
-    newest outbound_epochs;
-    here   record;
+    newest     integer;
+    is_of_here boolean;
 BEGIN
-    SELECT * INTO here FROM outbound_history();
     LOOP
-        SELECT * INTO newest FROM outbound_epochs ORDER BY epoch DESC LIMIT 1;
-        IF (newest.cluster, newest.timeline, newest.database) = (here.cluster, here.timeline, here.database) THEN
-            RETURN newest.epoch;
+        SELECT e.epoch, (e.cluster, e.timeline, e.database) = (h.cluster, h.timeline, h.database)
+          INTO newest, is_of_here
+          FROM outbound_history() h
+          LEFT JOIN (SELECT * FROM outbound_epochs ORDER BY epoch DESC LIMIT 1) e ON true;
+        IF is_of_here THEN
+            RETURN newest;
         END IF;
-        PERFORM add_outbound_epoch(coalesce(newest.epoch, 0) + 1);
+        PERFORM add_outbound_epoch(coalesce(newest, 0) + 1);
     END LOOP;
 END $$;
 -- A database restored from a copy of its files, or in place, looks like the one that was lost:
@@ -720,12 +723,7 @@ BEGIN
     LOCK TABLE outbound_events IN SHARE ROW EXCLUSIVE MODE; -- no transaction writes in the former one
     PERFORM add_outbound_epoch((SELECT coalesce(max(epoch), 0) + 1 FROM outbound_epochs));
 END $$;
-CREATE FUNCTION next_outbound_version() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$
-    SELECT nextval('outbound_versions')
-$$;
-REVOKE ALL ON FUNCTION outbound_history, add_outbound_epoch, outbound_epoch, begin_outbound_epoch,
-                       next_outbound_version FROM PUBLIC;
-ALTER TABLE outbound_events ALTER version SET DEFAULT next_outbound_version();
+REVOKE ALL ON FUNCTION outbound_history, add_outbound_epoch, outbound_epoch, begin_outbound_epoch FROM PUBLIC;
 """
 
 WEBHOOKS = """
@@ -790,8 +788,7 @@ BEGIN
         'tenant_event_body(text)',
         'event_body(text)',
         'outbound_epoch()',
-        'begin_outbound_epoch()',
-        'next_outbound_version()'
+        'begin_outbound_epoch()'
     ] LOOP
         EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', name, current_schema());
     END LOOP;
