@@ -107,6 +107,8 @@ class GracefulServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         cast("AcceptLoop", asyncio.get_running_loop()).balance = self._balance
         await super().startup(sockets)
+        if self.should_exit:  # since a signal that came during the start
+            self._shutdown.is_draining = True
 
     async def on_tick(self, counter: int) -> bool:
         if self._supervisor is not None and os.getppid() != self._supervisor:
