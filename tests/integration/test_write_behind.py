@@ -14,7 +14,7 @@ from tests.support.patience import patient_database
 
 
 class Shelf:
-    """Where items are stored. The first store waits until it is told to go on."""
+    """Where items are stored. The first store waits for `goes_on`."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()
