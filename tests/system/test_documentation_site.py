@@ -275,6 +275,7 @@ async def test_page_is_accessible_and_asks_only_its_own_origin(
     for width in WIDTHS:
         await page.set_viewport_size({"width": width, "height": 900})
         await page.goto(f"{address}{path}", wait_until="networkidle")
+        await page.wait_for_function(COMPLETE)
         found += [f"{width}: {fault}" for fault in await faults_of(page, axe())]
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
     assert found == []
@@ -289,8 +290,10 @@ async def test_page_is_accessible_and_asks_only_its_own_origin(
 async def test_search_finds_a_page_and_opens_it(page: Page, address: str) -> None:
     watched = Watched(page)
     await page.goto(address, wait_until="networkidle")
+    entry = page.get_by_placeholder("Search")
+    await expect(entry).to_be_attached()  # the script has made the dialog: it hears the keys now
     await page.keyboard.press("Control+k")
-    await page.get_by_placeholder("Search").fill("after-restore")
+    await entry.fill("after-restore")
     await page.get_by_role("option", name="Backup and restore").first.click()
     await expect(page.get_by_role("heading", level=1)).to_have_text(
         re.compile("^Backup and restore")
