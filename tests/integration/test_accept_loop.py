@@ -1,6 +1,7 @@
 """The accept loop."""
 
 import asyncio
+import itertools
 import logging
 import os
 import resource
@@ -238,14 +239,16 @@ def test_pending_responses_of_surplus_connections_are_their_last() -> None:
 
         config = uvicorn.Config(app, http=HttpProtocol, lifespan="off", log_config=None)
         config.load()
-        server = shutdown.GracefulServer(config, 0, shutdown.Siblings(os.getppid(), [0, 0], 0))
+        clock = itertools.count()  # a second at each look
+        siblings = shutdown.Siblings(os.getppid(), [0, 0], 0)
+        server = shutdown.GracefulServer(config, 0, siblings, lambda: next(clock))
         server.lifespan = config.lifespan_class(config)
         await server.startup([bound])
         lines = [await Line.to(url_of(bound)) for _ in range(6)]
         for line in lines:
             await line.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             await pending.acquire()
-        for second in range(SECONDS_AHEAD):
+        for second in range(SECONDS_AHEAD + 1):
             await server.on_tick(10 * second)
         release.set()
         closed = [(await line.answer())[1].get("connection") for line in lines]

@@ -27,7 +27,7 @@ class ConnectionBalance:
         self._counts = counts
         self._own = own
         self._connections = connections
-        self._seconds_ahead = 0
+        self._ahead_since: float | None = None
 
     def is_ahead(self, connecting: int) -> bool:
         """Return whether another process has fewer connections; ``connecting`` ones of this process
@@ -43,24 +43,25 @@ class ConnectionBalance:
         """
         return 1 + self._connections() // _CONNECTIONS_PER_STEP
 
-    def surplus(self) -> int:
+    def surplus(self, now: float) -> int:
         """Return how many connections to close so that clients connect to other processes. Call it
-        once a second.
+        about once a second; ``now`` are seconds of a monotonic clock.
 
-        0 unless the process has exceeded the mean by a tenth of its number, and by at least one,
-        for `SECONDS_AHEAD`.
+        0 unless the process has exceeded the mean by a tenth of its number, and by at least one, at
+        each call for `SECONDS_AHEAD`. Then the surplus at each call: connections without a request
+        cannot be closed yet.
         """
         number = self._connections()
         self._counts[self._own] = number
         accepting = [count for count in self._counts if count > NOT_ACCEPTING]
         surplus = number - sum(accepting) / len(accepting)
         if surplus < max(1, number * _MOST_ABOVE_MEAN):
-            self._seconds_ahead = 0
+            self._ahead_since = None
             return 0
-        self._seconds_ahead += 1
-        if self._seconds_ahead < SECONDS_AHEAD:
+        if self._ahead_since is None:
+            self._ahead_since = now
+        if now - self._ahead_since < SECONDS_AHEAD:
             return 0
-        self._seconds_ahead = 0
         return int(surplus)
 
     def leave(self) -> None:

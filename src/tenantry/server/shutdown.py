@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, MutableSequence
 from types import FrameType
 from typing import Any, Final, NamedTuple, cast
@@ -79,10 +80,15 @@ class GracefulServer(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, drain_seconds: float, siblings: Siblings | None = None
+        self,
+        config: uvicorn.Config,
+        drain_seconds: float,
+        siblings: Siblings | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(config)
         self._drain_seconds = drain_seconds
+        self._clock = clock
         self._supervisor: int | None = None
         self._balance: ConnectionBalance | None = None
         if siblings is not None:
@@ -114,7 +120,7 @@ class GracefulServer(uvicorn.Server):
         if self._supervisor is not None and os.getppid() != self._supervisor:
             self.should_exit = self._skip_drain = self._is_orphan = True
         if self._balance is not None and counter % _TICKS_PER_SECOND == 0 and not self.should_exit:
-            self._close_surplus(self._balance.surplus())
+            self._close_surplus(self._balance.surplus(self._clock()))
         return await super().on_tick(counter)
 
     def _close_surplus(self, number: int) -> None:
