@@ -1,5 +1,4 @@
-"""``tenantry trigger`` against the service. `test_demo` and `test_listen_command` run it as a
-process.
+"""``tenantry trigger`` against the service. `test_demo` and `tests/system` run it as a process.
 
 The service has an event loop in a separate thread: the command handles signals, so it needs the
 main thread.

@@ -12,16 +12,16 @@ import psutil
 import psycopg
 import pytest
 
-from tests.e2e.test_stopping import (
+from tests.support.billing import until_blocked
+from tests.support.commands import SECRETS, still_running
+from tests.support.deployment import WORKERS, deployed
+from tests.support.stopping import Connect, Upload, connecting
+from tests.system.test_stopping import (
     FOR_EVER,
     check_kernel_queue,
     check_request_under_way,
     check_second_signal,
 )
-from tests.support.billing import until_blocked
-from tests.support.commands import SECRETS, still_running
-from tests.support.deployment import WORKERS, deployed
-from tests.support.stopping import Connect, Upload, connecting
 
 LONGEST_STOP: Final = 30
 """Seconds after the drain for which a process has to be left alone (docs/how-to/stopping.md)."""

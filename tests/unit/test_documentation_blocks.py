@@ -17,7 +17,7 @@ _RUN_BY: Final = {
     "receive-webhooks.md": "tests/e2e/test_webhook_receivers.py",
     "simulator.md": "tests/integration/test_simulator_example.py",
     "testing.md": "tests/system/test_testing_guide.py",
-    "webhooks-for-your-customers.md": "tests/e2e/test_webhook_forwarding.py",
+    "webhooks-for-your-customers.md": "tests/system/test_webhook_forwarding.py",
     "typescript-client.md": "tests/system/typescript/test_typescript_package.py",
 }
 """How-to guides whose blocks a separate test runs."""
