@@ -29,7 +29,7 @@ from tests.support.patience import patient_database
 
 NOW: Final = datetime.fromtimestamp(100_000, UTC)
 HOUR: Final = 3600
-MOST_ORDERS: Final = 24
+MOST_ORDERS: Final = 6
 """How many orders of a history are delivered; `tests/system` delivers more."""
 FORMER: Final = ("free", "canceled")
 

@@ -17,7 +17,7 @@ MOST_ORDERS = 120
 BOTH = pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "each"])
 
 
-@pytest.mark.parametrize("name", [name for name in MOVES if len(MOVES[name].events) > 4])
+@pytest.mark.parametrize("name", MOVES)
 async def test_every_order_of_a_move_ends_alike_and_mails_no_wrong_owner(
     conninfo: str, name: str
 ) -> None:

@@ -151,8 +151,11 @@ def target_of(path: str, href: str) -> str:
     return address.path + (f"?{address.query}" if address.query else "")
 
 
-@pytest.mark.parametrize("invoice", [True, False])
-@pytest.mark.parametrize("user", [OLIVIA, ADAM, MIA], ids=lambda user: user.sub)
+@pytest.mark.parametrize(
+    ("user", "invoice"),
+    [(OLIVIA, True), (OLIVIA, False), (ADAM, True), (MIA, False)],
+    ids=lambda value: getattr(value, "sub", value),
+)
 async def test_links_open_the_page_that_they_name(
     dashboard: Dashboard, user: DemoUser, *, invoice: bool
 ) -> None:
