@@ -1,6 +1,6 @@
 """Ctrl-C during long work: the batch in flight ends, and the printed command continues after it.
 
-`tests/system` interrupts further commands.
+`test_commands_interrupted_midway` interrupts further commands.
 """
 
 import json
