@@ -14,6 +14,7 @@ from rich.console import Console
 
 from tenantry.billing.ledger_queries import BillingExplanation, SubscriptionView
 from tenantry.cli.billing import show
+from tenantry.cli.output import shown
 from tenantry.domain.billing.state import SubscriptionRule
 from tests.support import figures
 from tests.support.subscription_deliveries import DeliveredTenant, by_catalog, running_instance
@@ -35,6 +36,9 @@ STATUS: Final = re.compile(
 )
 NO_ITEM: Final = re.compile(r"(\d+_sub_\w) has no item of a plan")
 LINE: Final = re.compile(r"Access  (?:(?P<state>full|grace), )?limits of plan (?P<plan>\w+)")
+FULL_ACCESS_ENDS: Final = re.compile(
+    r"(?P<at>\S+)  full access to plan (?P<plan>\w+) ends, then a grace period counts\..*"
+)
 
 
 class AccessSentence(NamedTuple):
@@ -125,6 +129,10 @@ def wrong_lines(explanation: BillingExplanation) -> Iterator[str]:
     show(explanation, Console(file=screen, width=100_000))
     known = {subscription.reason for subscription in explanation.subscriptions}
     access = explanation.tenant.access
+    plans = [access.plan, *(ending.plan for ending in explanation.endings)]
+    plans_before = {
+        shown(ending.at): plan for ending, plan in zip(explanation.endings, plans, strict=False)
+    }
     ends = [ending.at for ending in explanation.endings]
     if ends[:1] != ([] if access.until is None else [access.until]) or ends != sorted(ends):
         yield f"access ends {ends}"
@@ -133,6 +141,9 @@ def wrong_lines(explanation: BillingExplanation) -> Iterator[str]:
             continue
         if found := LINE.fullmatch(line):
             if (found["state"] or "none", found["plan"]) != (access.state, access.plan):
+                yield line
+        elif found := FULL_ACCESS_ENDS.fullmatch(line):
+            if plans_before[found["at"]] != found["plan"]:
                 yield line
         elif "access" in line.lower():
             yield line
