@@ -38,10 +38,10 @@ KEPT: Final = {"tenantry_outbound_webhook_attempts_total"}
 
 def begun_at_0() -> list[Series]:
     """The counters of a process that begin at 0 in the tests of the alert rules."""
-    tests = yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text("utf-8"))["tests"]
     return [
         (found[1], frozenset(re.findall(r'(\w+)="([^"]*)"', found[2])))
-        for test in tests
+        for path in PROMETHEUS.glob("alerts*_test.yml")
+        for test in yaml.safe_load(path.read_text("utf-8"))["tests"]
         for series in test["input_series"]
         if str(series["values"]).startswith("0")
         and (found := re.match(r"(tenantry_\w+_total)(.*)", series["series"]))

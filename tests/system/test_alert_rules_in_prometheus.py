@@ -14,7 +14,8 @@ EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "monitoring"
 RULES: Final[list[dict[str, Any]]] = yaml.safe_load((EXAMPLES / "alerts.yml").read_text("utf-8"))[
     "groups"
 ][0]["rules"]
-NAMES: Final = [rule["alert"] for rule in RULES]
+NAMES: Final = {rule["alert"] for rule in RULES}
+TESTS: Final = ("alerts_test.yml", "alerts_of_days_test.yml")
 
 
 def promtool(*arguments: str) -> str:
@@ -35,7 +36,10 @@ def test_prometheus_takes_the_rules_and_the_scrape_configuration() -> None:
 
 
 def test_every_alert_is_raised_where_it_should_be() -> None:
-    assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
-    tested = yaml.safe_load((EXAMPLES / "alerts_test.yml").read_text("utf-8"))["tests"]
-    names = [test["alert_rule_test"][0]["alertname"] for test in tested]
-    assert list(dict.fromkeys(names)) == NAMES
+    assert "SUCCESS" in promtool("test", "rules", *TESTS)
+    tested = {
+        test["alert_rule_test"][0]["alertname"]
+        for name in TESTS
+        for test in yaml.safe_load((EXAMPLES / name).read_text("utf-8"))["tests"]
+    }
+    assert tested == NAMES
