@@ -126,7 +126,7 @@ def wrong_lines(explanation: BillingExplanation) -> Iterator[str]:
     subscription's.
     """
     screen = io.StringIO()
-    show(explanation, Console(file=screen, width=100_000))
+    show(explanation, Console(file=screen, width=1_000))
     known = {subscription.reason for subscription in explanation.subscriptions}
     access = explanation.tenant.access
     plans = [access.plan, *(ending.plan for ending in explanation.endings)]

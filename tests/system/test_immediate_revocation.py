@@ -29,9 +29,9 @@ PROJECTS: Final = "/api/v1/projects"
 OPERATOR: Final = "operator-of-the-revocations-0123456789"
 PEPPER: Final = Pepper(SECRETS["API_KEY_PEPPER"].encode())
 SUSPEND: Final = b'{"name": "n", "ownerEmail": "a@b.example", "suspended": true}'
-KEYS: Final = 2000
+KEYS: Final = 500
 """How many keys are revoked."""
-OTHERS: Final = 200
+OTHERS: Final = 50
 """How many of anything else."""
 CACHED: Final = 30
 """How many keys are revoked that a cache still accepts."""
