@@ -262,8 +262,8 @@ async def test_one_tenant_invites_without_pause(
 async def test_revoked_credentials_are_used_continuously(
     target: Target, record_property: RecordProperty
 ) -> None:
-    await check_keys(target.site, 200, record_property)
-    await check_members(target.site, 60, record_property)
+    await check_keys(target.site, 60, record_property)
+    await check_members(target.site, 30, record_property)
 
 
 @pytest.mark.parametrize("way", ["through nginx", "to the other process"])

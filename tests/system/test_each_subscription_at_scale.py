@@ -1,4 +1,4 @@
-"""Laws of `SUBSCRIPTIONS=each` for cases too slow for `tests/laws`: 5,040 orders, and 5,000 random
+"""Laws of `SUBSCRIPTIONS=each` for cases too slow for `tests/laws`: 5,040 orders, and 2,000 random
 histories.
 """
 
@@ -13,8 +13,10 @@ from tests.support.subscription_orders import (
     check_random_histories,
 )
 
-HISTORIES = 5_000
-AT_ONCE = 1_250
+HISTORIES = 2_000
+AT_ONCE = 1_000
+EVERY = 5
+"""Of the orders in batches; an odd number meets each way to cut an order."""
 
 
 def by_name(history: NamedHistory) -> str:
@@ -29,10 +31,10 @@ def test_every_order_ends_as_the_oracle_says_and_passes_through_nothing_else(
 
 
 @pytest.mark.parametrize("history", NAMED_HISTORIES, ids=by_name)
-def test_every_order_in_batches_ends_as_the_oracle_says(
+def test_orders_in_batches_end_as_the_oracle_says(
     history: NamedHistory, record_property: figures.RecordProperty
 ) -> None:
-    check_in_batches(history, record_property)
+    check_in_batches(history, record_property, every=EVERY)
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
