@@ -51,6 +51,7 @@ test-lowest: $(VENV)/.lowest ## Run the test suite on the lowest versions that t
 test-system: JOBS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 test-system: $(VENV)/.dev ## Run the tests that need root, other programs or minutes
 	@$(PYTEST) --ignore $(IMAGE_TESTS) --ignore $(PATRONI_TESTS) tests/system
+	@$(PYTEST) -m thorough $$(grep -rl mark.thorough tests --include='test_*.py')
 	@$(PYTEST) -n 2 $(PATRONI_TESTS) # each runs three databases and three etcd
 	@$(PYTEST) -n 1 $(IMAGE_TESTS) # each process would build the image
 	@$(PYTEST) --hypothesis-profile thorough --timeout 600 tests/laws

@@ -177,6 +177,7 @@ async def test_standard_input_is_followed_to_its_end(home: Home) -> None:
     assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 4)
 
 
+@pytest.mark.thorough
 async def test_file_is_followed_over_rotation_truncation_and_restart(home: Home) -> None:
     path, rotated = home.folder / "requests.log", home.folder / "requests.log.1"
     path.write_text(line(1))

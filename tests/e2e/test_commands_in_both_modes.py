@@ -105,6 +105,7 @@ async def scene(
         yield Scene(world, subscriber, upgraded, lost.id, tmp_path, settings)
 
 
+@pytest.mark.thorough
 async def test_what_a_reconcile_shows_and_repairs(scene: Scene, mode: str) -> None:
     drift = {"field": "plan", "ours": "pro", "provider": "business"}
     of_subscription = [{**drift, "field": f"{scene.upgraded.id}.plan"}] if mode == "each" else []
@@ -135,6 +136,7 @@ async def _check_document(scene: Scene, command: str, fields: list[dict[str, str
     await scene.lose_the_upgrade_again()
 
 
+@pytest.mark.thorough
 async def test_what_a_backfill_lists_and_ingests(scene: Scene) -> None:
     assert scene.lost_event in await scene.runs("backfill --since 7d --dry-run")
     assert (await scene.document("backfill --since 7d --dry-run"))["missed"] == 1
@@ -143,6 +145,7 @@ async def test_what_a_backfill_lists_and_ingests(scene: Scene) -> None:
     assert (await scene.document("backfill --since 7d"))["missed"] == 0
 
 
+@pytest.mark.thorough
 async def test_a_lost_event_is_sent_again(scene: Scene) -> None:
     assert "applied" in await scene.runs("events resend {event}")
     assert "duplicate" in json.dumps(await scene.document("events resend {event}"))
@@ -150,6 +153,7 @@ async def test_a_lost_event_is_sent_again(scene: Scene) -> None:
     assert await scene.world.provider.state(scene.subscriber) == ("business", "active")
 
 
+@pytest.mark.thorough
 async def test_what_a_rebuild_shows_and_repairs(scene: Scene) -> None:
     for command in (
         "tenants rebuild {org}",
@@ -175,6 +179,7 @@ async def _damage(scene: Scene) -> None:
     await rows(scene.world.service.conninfo, f"{statement} RETURNING id", scene.subscriber.id)
 
 
+@pytest.mark.thorough
 async def test_what_explain_says_of_a_tenant(scene: Scene, mode: str) -> None:
     shown = await scene.runs("tenants explain {org}")
     assert "pro" in shown
@@ -183,6 +188,7 @@ async def test_what_explain_says_of_a_tenant(scene: Scene, mode: str) -> None:
     assert (scene.upgraded.id in json.dumps(document.get("subscriptions"))) == (mode == "each")
 
 
+@pytest.mark.thorough
 async def test_what_support_commands_say_of_tenants_and_events(scene: Scene) -> None:
     org, customer = scene.subscriber.id, scene.subscriber.customer
     assert json.loads(await scene.runs("admin show-tenant {org} --json"))["plan"] == "pro"
@@ -203,6 +209,7 @@ async def test_what_support_commands_say_of_tenants_and_events(scene: Scene) -> 
     assert customer in await scene.runs("admin unlink {customer}")
 
 
+@pytest.mark.thorough
 async def test_a_customers_link_is_changed(scene: Scene) -> None:
     moved = {
         "customerId": scene.subscriber.customer,
@@ -226,6 +233,7 @@ async def test_a_customers_link_is_changed(scene: Scene) -> None:
     assert await scene.lines("admin parked-events") == []
 
 
+@pytest.mark.thorough
 async def test_doctor_examines_the_installation(scene: Scene) -> None:
     for command in ("doctor", "doctor --json"):
         done = await invoke_async(*command.split(), folder=scene.folder, **scene.settings)

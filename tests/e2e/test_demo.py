@@ -97,6 +97,7 @@ def servers_of(folder: Path) -> list[psutil.Process]:
     ]
 
 
+@pytest.mark.thorough
 async def test_its_dashboard_is_a_click_away(shared: Shared) -> None:
     async with httpx2.AsyncClient(trust_env=False, follow_redirects=True) as browser:
         printed = re.search(r"^ *dashboard +(\S+)", shared.command.text["out"], re.MULTILINE)
@@ -224,6 +225,7 @@ def check_events(folder: Path, port: int) -> None:
     assert played.out.count("mail: Payment failed") == 2
 
 
+@pytest.mark.thorough
 async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(shared: Shared) -> None:
     key = keys_in(shared.command.text["out"])["live"]
     tenant_url, events_url = (
@@ -275,6 +277,7 @@ async def end_without_a_trace(command: Running, folder: Path, how: signal.Signal
     assert "Traceback" not in command.text["err"]
 
 
+@pytest.mark.thorough
 async def test_commands_find_the_demo_and_its_port_from_a_folder_below(shared: Shared) -> None:
     below = shared.folder / "a folder" / "below"
     below.mkdir(parents=True)
@@ -305,6 +308,7 @@ async def test_folder_of_another_user_above_is_no_demo(tmp_path: Path) -> None:
     assert (done.code, "DATABASE_URL: is missing" in done.out) == (2, True)
 
 
+@pytest.mark.thorough
 async def test_commands_below_use_the_settings_that_the_demo_runs_with(tmp_path: Path) -> None:
     below = tmp_path / "below"
     below.mkdir()
@@ -354,6 +358,7 @@ async def test_running_demo_is_not_reset(shared: Shared) -> None:
     assert (await get(f"{shared.base}/readyz"))["status"] == "ok"
 
 
+@pytest.mark.thorough
 async def test_second_demo_of_a_folder_is_refused_and_leaves_the_first_as_it_is(
     shared: Shared,
 ) -> None:
@@ -381,6 +386,7 @@ def test_demo_keeps_out_of_a_database_with_other_tenants(tmp_path: Path, databas
         assert connection.execute("SELECT id FROM tenants").fetchall() == [("acme",)]
 
 
+@pytest.mark.thorough
 def test_embedded_database_of_an_older_version_can_be_deleted(tmp_path: Path) -> None:
     folder = tmp_path / ".tenantry"
     server = EmbeddedServer(folder)
@@ -459,6 +465,7 @@ def test_without_a_demo_there_is_no_demo_token(tmp_path: Path) -> None:
     assert "There is no demo" in done.err
 
 
+@pytest.mark.thorough
 async def test_requests_of_the_demo_can_be_followed(shared: Shared) -> None:
     known = "asked-by-the-test"
     async with httpx2.AsyncClient(trust_env=False) as client:

@@ -70,6 +70,7 @@ async def test_changes_are_shown_as_they_come_until_ctrl_c(operator: Operator) -
     assert before.id not in {event["orgId"] for event in shown}
 
 
+@pytest.mark.thorough
 async def test_an_event_continues_the_command_before(operator: Operator) -> None:
     await operator.service.organization()
     events = await operator.events()
@@ -83,6 +84,7 @@ async def test_an_event_continues_the_command_before(operator: Operator) -> None
     assert printed(command) == events[1:]
 
 
+@pytest.mark.thorough
 async def test_a_database_that_is_away_is_waited_for(operator: Operator) -> None:
     await operator.service.organization()
     async with (
@@ -100,6 +102,7 @@ async def test_a_database_that_is_away_is_waited_for(operator: Operator) -> None
     assert command.text["err"] == "The database is unreachable. Waiting for it.\n"
 
 
+@pytest.mark.thorough
 async def test_a_closed_pipe_ends_it_quietly(operator: Operator) -> None:
     await operator.service.organization()
     read_end, write_end = os.pipe()
@@ -113,6 +116,7 @@ async def test_a_closed_pipe_ends_it_quietly(operator: Operator) -> None:
     assert command.text["err"] == ""
 
 
+@pytest.mark.thorough
 async def test_a_terminal_gets_a_line_for_each_event(operator: Operator) -> None:
     org = await operator.service.organization()
     ours, theirs = pty.openpty()

@@ -37,6 +37,13 @@ SERVERS: Final = {
     "django/app:application": GUNICORN,
 }
 """Each example of the page, or below examples/, and the server that the page names for it."""
+TARGETS: Final = [
+    target
+    if target in ("app:app", "wsgi_app:app")
+    else pytest.param(target, marks=pytest.mark.thorough)
+    for target in SERVERS
+]
+"""One of each server here."""
 READY: Final = {UVICORN: "Uvicorn running", GUNICORN: "Listening at"}
 CLIENTS: Final = """\
 import os, threading
@@ -132,7 +139,7 @@ def _arguments(target: str, folder: Path, port: int) -> list[str]:
     ]
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=TARGETS)
 async def client(
     request: pytest.FixtureRequest, address: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[httpx2.AsyncClient]:
@@ -163,6 +170,7 @@ async def test_known_caller_is_accepted_and_others_are_rejected(
     )
 
 
+@pytest.mark.thorough
 async def test_key_revoked_through_the_service_is_refused_at_the_very_next_request(
     deployment: Deployment, client: httpx2.AsyncClient
 ) -> None:
@@ -249,6 +257,7 @@ async def test_scopes_of_the_examples(deployment: Deployment, client: httpx2.Asy
     assert answers["projects:write", "maintenance:run"].json() == {"done": True}
 
 
+@pytest.mark.thorough
 async def test_last_use_is_written_when_the_application_ends(
     deployment: Deployment, address: str, tmp_path: Path
 ) -> None:
@@ -264,6 +273,7 @@ async def test_last_use_is_written_when_the_application_ends(
         assert (await owner.get(f"/api/v1/api-keys/{made['id']}")).json()["lastUsedAt"] is not None
 
 
+@pytest.mark.thorough
 async def test_handlers_of_a_django_process_share_one_connection(
     address: str, reader: str, tmp_path: Path
 ) -> None:
@@ -274,6 +284,7 @@ async def test_handlers_of_a_django_process_share_one_connection(
     assert done.out.splitlines() == ["200", "200", "200", "1"], done.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["plain", "api"])
 async def test_older_schema_stops_the_start_with_a_clear_message(
     postgres: PostgresServer, tmp_path: Path, name: str
@@ -292,6 +303,7 @@ async def test_older_schema_stops_the_start_with_a_clear_message(
         assert "run `tenantry migrate`" in command.text["err"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", ["app:app", "flask/app:app", "django/app:application"])
 async def test_faulty_settings_are_all_named(tmp_path: Path, target: str) -> None:
     arguments = _arguments(target, tmp_path, free_port())

@@ -352,6 +352,7 @@ async def test_serve_reports_a_port_in_use(tmp_path: Path, database_url: str) ->
     assert f"cannot listen on 127.0.0.1:{port}" in done.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", [("serve", "--no-migrate"), ("worker",)], ids=" ".join)
 async def test_each_line_of_a_json_log_is_an_object(
     tmp_path: Path, postgres: PostgresServer, command: tuple[str, ...]

@@ -150,6 +150,7 @@ async def test_a_lost_first_payment_is_shown_and_repaired(operator: Operator) ->
     assert "tenantry reconcile" not in (await operator.runs(f"tenants explain {subscriber.id}")).out
 
 
+@pytest.mark.thorough
 async def test_the_command_that_places_a_subscription_can_be_pasted(operator: Operator) -> None:
     simulator = operator.world.simulator
     simulator.subscribe(simulator.customer("cus_a;b"), "price_pro")
@@ -437,6 +438,7 @@ async def test_resend_of_a_type_that_is_not_handled_is_ignored(operator: Operato
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "code", "problem"),
     [

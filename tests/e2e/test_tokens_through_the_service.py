@@ -3,6 +3,8 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.support.app import running_app
 from tests.support.deployment import add_owner, deployed
 from tests.support.issuer import AUDIENCE, NOW, running_issuer
@@ -32,6 +34,7 @@ async def test_a_provider_that_is_unreachable_at_the_start_is_an_outage(conninfo
     assert answer.headers["retry-after"] == "1"
 
 
+@pytest.mark.thorough
 async def test_server_accepts_tokens_of_16_kib_and_says_why_it_refuses_longer_ones(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -203,6 +203,7 @@ async def test_health_checks_and_metrics_are_not_traced(world: World) -> None:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "values",
     [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}],
@@ -221,6 +222,7 @@ async def test_standard_variables_disable_the_export(
         assert collector.spans == []
 
 
+@pytest.mark.thorough
 async def test_an_unreachable_collector_has_no_effect(database_url: str, tmp_path: Path) -> None:
     away = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "WORKERS": "1"}
     async with deployed(database_url, tmp_path, **away) as deployment:
@@ -257,10 +259,12 @@ async def said_by(program: str) -> str:
     return out.decode().strip()
 
 
+@pytest.mark.thorough
 async def test_without_traces_opentelemetry_is_not_imported() -> None:
     assert await said_by(UNASKED) == "[]"
 
 
+@pytest.mark.thorough
 async def test_without_the_extra_the_service_works_and_reports_it() -> None:
     told = "traces are enabled, but their packages are missing: install the extra otel (docs/how-to/tracing.md)"
     assert await said_by(UNINSTALLED) == f"{told}\nDispatcher"

@@ -154,6 +154,7 @@ def test_event_changes_the_tenant(service: Service) -> None:
     assert (said["before"]["subscriptionStatus"], said["after"]["plan"]) == ("trialing", "business")
 
 
+@pytest.mark.thorough
 def test_several_events_have_different_seconds(service: Service) -> None:
     service.tenant("several", stripeCustomerId="cus_several")
     done = service.trigger(FAILED, "--tenant", "several", "--times", "12", "--json")
@@ -244,6 +245,7 @@ def test_story_output_and_end_of_its_tenant(service: Service) -> None:
     assert max(map(len, told.out.splitlines())) <= 80
 
 
+@pytest.mark.thorough
 def test_several_events_are_not_in_the_future(service: Service) -> None:
     service.tenant("punctual", stripeCustomerId="cus_punctual")
     done = service.trigger(FAILED, "--tenant", "punctual", "--times", "50", "--json")

@@ -88,6 +88,7 @@ def are_shared(deployment: Deployment) -> bool:
     return all(abs(number - mean) <= 0.2 * mean for number in numbers)
 
 
+@pytest.mark.thorough
 async def test_metrics_are_those_of_both_processes_together(deployment: Deployment) -> None:
     async with deployment.client() as client:
         for _ in range(TIMES):
@@ -121,6 +122,7 @@ async def test_uncounted_metrics_are_0(deployment: Deployment) -> None:
     assert ended["tenantry_api_keys_revoked_total", frozenset({("reason", "leaked")})] == 0
 
 
+@pytest.mark.thorough
 async def test_signal_ends_every_process(address: str, tmp_path: Path) -> None:
     async with deployed(address, tmp_path) as deployment:
         family = deployment.command.family()
@@ -133,6 +135,7 @@ async def test_signal_ends_every_process(address: str, tmp_path: Path) -> None:
         socket.create_connection((host, int(port)))
 
 
+@pytest.mark.thorough
 async def test_secrets_in_files_reach_every_process(
     address: str, tmp_path: Path, deployment: Deployment
 ) -> None:

@@ -22,7 +22,10 @@ ERROR: Final = "ERROR"
 _TESTS_FAILED: Final = 1
 _FAILED: Final = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
 _TIMED_OUT: Final = "Timeout (>"  # of pytest-timeout
-_OPTIONS: Final = ("-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--timeout=180")
+_OPTIONS: Final = (
+    *("-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--timeout=180"),
+    *("-m", ""),  # the thorough tests too
+)
 _SHOW_FILES: Final = (
     "import tenantry, tenantry_devkit, tenantry_sdk as sdk, tests; "
     "print(tenantry.__file__, tenantry_devkit.__file__, sdk.__file__, tests.__file__)"

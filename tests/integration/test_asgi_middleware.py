@@ -442,6 +442,7 @@ async def test_connection_may_be_started_again_but_not_twice(service: Service) -
         await tenantry.stop()
 
 
+@pytest.mark.thorough
 async def test_connection_ends_though_the_database_hangs(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -491,6 +492,7 @@ async def test_database_without_the_schema_fails_the_start(
             ).start()
 
 
+@pytest.mark.thorough
 async def test_schema_is_checked_later_where_the_database_is_away_at_the_start(
     conninfo: str, caplog: pytest.LogCaptureFixture
 ) -> None:

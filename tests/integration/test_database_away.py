@@ -128,6 +128,7 @@ async def test_service_starts_without_its_database(conninfo: str) -> None:
             await link.restore()
 
 
+@pytest.mark.thorough
 async def test_connection_that_fails_after_its_caller_timed_out_is_not_logged(
     link: DatabaseLink,
 ) -> None:

@@ -20,7 +20,7 @@ from tests.support import figures
 from tests.support.subscription_deliveries import DeliveredTenant, by_catalog, running_instance
 from tests.support.subscription_oracle import Expected
 
-TENANTS: Final = {SubscriptionRule.EACH: 100, SubscriptionRule.ANY: 40}
+TENANTS: Final = {SubscriptionRule.EACH: 40, SubscriptionRule.ANY: 15}
 """With `any` the explanation has no sentences about single subscriptions. `tests/system` has 500
 tenants with `each`.
 """

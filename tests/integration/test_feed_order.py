@@ -182,6 +182,7 @@ async def test_a_page_may_end_within_the_events_of_a_transaction(
     assert [await reader.orgs(limit=2) for _ in range(4)] == [["a", "b"], ["c", "d"], ["e"], []]
 
 
+@pytest.mark.thorough
 async def test_a_page_costs_no_more_behind_or_before_many_events(
     database: Database, conninfo: str
 ) -> None:
@@ -305,6 +306,7 @@ async def test_a_process_that_stops_answers_readers_that_wait(conninfo: str) -> 
     assert response.json()["data"] == []
 
 
+@pytest.mark.thorough
 async def test_many_waiting_readers_leave_room_for_other_requests(service: Service) -> None:
     org = await service.organization()
     reads = await service.key(org.owner, org.id, "projects:read")

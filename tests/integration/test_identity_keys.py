@@ -136,6 +136,7 @@ async def test_starting_without_the_provider_is_no_error_but_counts_as_attempted
         assert keys.attempted
 
 
+@pytest.mark.thorough
 async def test_starting_with_a_provider_that_never_answers_ends(issuer: Issuer) -> None:
     issuer.open.clear()
     async with key_set(issuer.url) as keys:

@@ -284,6 +284,7 @@ async def test_log_contains_no_part_of_the_key(service: Service) -> None:
     assert not [line for line in watch.lines if "svc_" in line]
 
 
+@pytest.mark.thorough
 async def test_repeated_reports_send_one_mail(conninfo: str) -> None:
     async with (
         running(MailServer()) as server,

@@ -487,6 +487,7 @@ async def test_one_tenant_asks_for_three_confirmations_an_hour(emptied_service: 
         assert len(await post.queued(org.id)) == 4
 
 
+@pytest.mark.thorough
 async def test_many_tenants_send_one_address_three_confirmations_an_hour_and_six_a_day(
     emptied_service: Service,
 ) -> None:
@@ -605,6 +606,7 @@ async def test_five_notices_an_hour_then_one_digest_with_the_rest(emptied_servic
         assert len(await post.deliver(org.id)) == 4
 
 
+@pytest.mark.thorough
 async def test_digest_of_a_large_number_names_a_hundred_and_counts_the_rest(
     emptied_service: Service,
 ) -> None:

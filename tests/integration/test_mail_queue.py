@@ -403,6 +403,7 @@ async def test_a_worker_without_a_schema_continues_only_once_there_is_one(
     assert log.count("the job worker continues") == 1
 
 
+@pytest.mark.thorough
 async def test_a_worker_logs_the_loss_of_its_database_in_one_line(
     database: Database, queue: JobQueue, server: MailServer, postgres: PostgresServer, conninfo: str
 ) -> None:
@@ -440,6 +441,7 @@ async def test_a_job_without_a_database_logs_one_line(
     assert "\n" not in line
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noticed", [True, False], ids=["after it noticed", "before it noticed"])
 async def test_a_worker_can_be_stopped_while_the_database_is_unavailable(
     database: Database,

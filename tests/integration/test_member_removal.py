@@ -61,6 +61,7 @@ class Hammer:
                 self.refused_after += 1
 
 
+@pytest.mark.thorough
 async def test_request_after_the_removal_is_rejected_by_another_process(
     service: Service, elsewhere: Service
 ) -> None:

@@ -475,6 +475,7 @@ async def test_repeated_change_has_the_same_idempotency_key(office: Office) -> N
     assert len(set(office.address.keys)) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_made", [True, False], ids=["made", "not made"])
 async def test_killed_worker_leaves_the_last_number(office: Office, is_made: bool) -> None:
     """It is killed while the provider has its request, which the provider then makes or not."""

@@ -105,6 +105,7 @@ async def test_index_is_built_concurrently_while_other_migrations_wait(
     ) == [(True,)]
 
 
+@pytest.mark.thorough
 async def test_migration_retries_a_locked_table(conninfo: str, tmp_path: Path) -> None:
     folder = history(tmp_path / "migrations", newest_revision(), r0099=COLUMN)
     async with writing(conninfo) as writer:
@@ -117,6 +118,7 @@ async def test_migration_retries_a_locked_table(conninfo: str, tmp_path: Path) -
     assert ask(conninfo, "SELECT colour FROM tenants") == []
 
 
+@pytest.mark.thorough
 async def test_row_level_security_retries_a_locked_table(conninfo: str) -> None:
     with psycopg.connect(conninfo) as connection:
         connection.execute("COMMENT ON POLICY one_tenant ON tenants IS NULL")

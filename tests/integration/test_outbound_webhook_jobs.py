@@ -153,6 +153,7 @@ async def test_a_stopping_worker_records_what_it_has_sent(
     assert await sending.deliveries() == [(event, "delivered", 1)]
 
 
+@pytest.mark.thorough
 async def test_an_unavailable_database_loses_no_event(
     conninfo: str, postgres: PostgresServer, sending: Sending, server: WebhookServer
 ) -> None:

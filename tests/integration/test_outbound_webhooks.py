@@ -346,6 +346,7 @@ async def test_errors_hangs_and_resets_lose_no_event(
         assert each.headers["webhook-signature"] == signature_of(each, SECRET)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_sequence_of_troubles_loses_an_event(
     emptied: str, database: Database, seed: int

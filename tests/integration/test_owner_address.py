@@ -255,6 +255,7 @@ async def test_older_token_does_not_restore_the_old_address(
     assert await address(service, tenant) == counts
 
 
+@pytest.mark.thorough
 async def test_noticed_address_is_kept_while_the_database_is_unavailable(service: Service) -> None:
     tenant = await tenant_that_follows(service)
     async with (

@@ -2,10 +2,13 @@
 tenants.
 """
 
+import pytest
+
 from tests.support import figures
 from tests.support.drift import drift_is_repaired
 
 
+@pytest.mark.thorough
 async def test_the_drifted_of_many_tenants_are_named_repaired_and_found_no_more(
     conninfo: str, record_property: figures.RecordProperty
 ) -> None:

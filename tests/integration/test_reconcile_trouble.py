@@ -310,6 +310,7 @@ async def test_an_error_does_not_lose_the_missed_events_of_repaired_tenants(
     assert "evt_missed" in await provider.ledger(made[0])
 
 
+@pytest.mark.thorough
 async def test_an_error_of_one_tenant_does_not_lose_what_was_repaired_beside_it(
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:

@@ -584,6 +584,7 @@ async def link(service: Service) -> AsyncIterator[DatabaseLink]:
         yield link
 
 
+@pytest.mark.thorough
 async def test_unreachable_database_is_503_until_it_returns(
     service: Service, link: DatabaseLink
 ) -> None:
@@ -612,6 +613,7 @@ async def test_unreachable_database_is_503_until_it_returns(
                 await authorized(by(caller), app)
 
 
+@pytest.mark.thorough
 async def test_database_that_does_not_answer_is_503(service: Service, link: DatabaseLink) -> None:
     org = await service.organization()
     async with (

@@ -70,6 +70,7 @@ async def test_each_statement_has_its_rows(connection: Connection) -> None:
     assert await connection.run_batch(NUMBERS([9]), ONE()) == [[(9,)], [(1,)]]
 
 
+@pytest.mark.thorough
 async def test_more_than_the_socket_takes_at_once(connection: Connection) -> None:
     blobs = [b"x" * 2**20] * 64
     [rows] = await connection.run_batch(

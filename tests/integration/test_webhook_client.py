@@ -177,6 +177,7 @@ async def test_the_next_address_of_a_name_is_tried(server: WebhookServer) -> Non
     assert (await send(endpoint_at(url_of(server, "several.example")), client)).is_success
 
 
+@pytest.mark.thorough
 async def test_an_address_of_each_family_is_tried(server: WebhookServer) -> None:
     unreachable = [ip_address(f"2001:db8::{number}") for number in range(1, 9)]
     client = WebhookClient(resolve=Answers([*unreachable, LOOPBACK]))

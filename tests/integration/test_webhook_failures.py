@@ -232,6 +232,7 @@ async def test_a_restart_between_two_events_fails_no_event(server: EmbeddedServe
         ).status_code == 200
 
 
+@pytest.mark.thorough
 async def test_a_hanging_database_is_503(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:

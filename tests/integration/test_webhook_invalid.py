@@ -285,6 +285,7 @@ async def test_only_the_events_of_selected_tenants_are_read_again(provider: Prov
     assert await provider.state(globex) == ("pro", "active")
 
 
+@pytest.mark.thorough
 async def test_more_entries_than_are_read_at_once(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     for number in range(205):

@@ -224,6 +224,7 @@ async def test_a_late_event_reads_its_history_once_where_statistics_say_that_the
     assert len(await seconds_read(emptied, 2501)) == 5000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "previous", [None, {"status": "trialing"}], ids=["saying nothing", "saying what they replaced"]
 )

@@ -431,6 +431,7 @@ async def linked_client(
         yield client
 
 
+@pytest.mark.thorough
 async def test_database_may_be_away_at_the_first_request(
     service: Service, link: DatabaseLink
 ) -> None:
@@ -464,6 +465,7 @@ async def test_requests_get_an_answer_while_the_database_hangs_and_after_it(
         assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
 
 
+@pytest.mark.thorough
 async def test_close_ends_though_the_database_hangs(service: Service, link: DatabaseLink) -> None:
     org = await service.organization()
     async with linked_client(service, link) as client:
@@ -471,6 +473,7 @@ async def test_close_ends_though_the_database_hangs(service: Service, link: Data
         link.block()
 
 
+@pytest.mark.thorough
 async def test_close_ends_a_connection_that_is_still_being_made(
     service: Service, link: DatabaseLink
 ) -> None:
@@ -483,6 +486,7 @@ async def test_close_ends_a_connection_that_is_still_being_made(
         assert (await asked).status_code == 503
 
 
+@pytest.mark.thorough
 async def test_event_loop_that_hangs_is_503(service: Service) -> None:
     """The limit of a request does not depend on the loop that it waits for."""
     org = await service.organization()

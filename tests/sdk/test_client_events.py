@@ -178,12 +178,14 @@ async def follow_renames(
     assert len(seen) == count + 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 async def test_following_outlasts_a_fault(served: Served, flavour: Flavour, fault: Fault) -> None:
     faults = iter([Fault.NONE, fault])
     await follow_renames(served, flavour, lambda: next(faults, Fault.NONE), 8)
 
 
+@pytest.mark.thorough
 async def test_following_outlasts_a_bad_day(served: Served, flavour: Flavour) -> None:
     chance = random.Random(45)  # noqa: S311  # the same day each time
 

@@ -85,6 +85,7 @@ async def test_key_is_made_once_whatever_becomes_of_the_first_attempt(
     assert (await active_keys(served, organization))["CI"] == [made.id]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ENDS_THE_ANSWER)
 async def test_rotation_whose_answer_is_lost_leaves_one_key_that_is_seen(
     served: Served, flavour: Flavour, fault: Fault
@@ -103,6 +104,7 @@ async def test_rotation_whose_answer_is_lost_leaves_one_key_that_is_seen(
     assert (await active_keys(served, organization))["CI"] == [new.id]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("flavour", "fault"),
     # What the synchronous client makes of each fault is in the first test.
@@ -194,6 +196,7 @@ async def test_change_is_not_sent_twice(served: Served, flavour: Flavour) -> Non
     assert proxy.met == [Fault.RESET_BEFORE]
 
 
+@pytest.mark.thorough
 async def test_no_key_is_made_twice_on_a_bad_day(
     served: Served, flavour: Flavour, record_property: RecordProperty
 ) -> None:

@@ -46,6 +46,7 @@ async def test_method_in_lower_case_is_retried_too(flavour: Flavour) -> None:
     assert [request.method for request in upstream.requests] == ["GET", "GET"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", [Fault.SILENT, Fault.SLOW_BODY])
 async def test_timeout_of_one_call(served: Served, flavour: Flavour, fault: Fault) -> None:
     organization = await served.service.organization()

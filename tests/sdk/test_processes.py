@@ -199,6 +199,7 @@ async def test_children_of_a_process_have_connections_of_their_own(
     assert (done.code, done.out, done.err) == (0, f"{[0] * 8}\n", "")
 
 
+@pytest.mark.thorough
 async def test_program_that_ends_may_still_call(served: Served, tmp_path: Path) -> None:
     done = await run_program(SHUTDOWN, tmp_path, served)
     assert (done.code, done.out, done.err) == (0, "revoked\n", "")
@@ -244,6 +245,7 @@ async def test_requests_to_loopback_bypass_the_proxy(served: Served, tmp_path: P
     assert heard == []
 
 
+@pytest.mark.thorough
 async def test_asynchronous_client_works_in_every_event_loop(
     served: Served, tmp_path: Path
 ) -> None:
@@ -255,6 +257,7 @@ async def test_asynchronous_client_works_in_every_event_loop(
     assert len(endpoint.grants) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", ["canceled", "closed", "stopped", "trio"])
 async def test_renewal_that_ends_with_its_event_loop_is_begun_again(
     served: Served, tmp_path: Path, ending: str
@@ -385,6 +388,7 @@ trio.run(main)
 """
 
 
+@pytest.mark.thorough
 async def test_asynchronous_client_runs_on_trio(served: Served, tmp_path: Path) -> None:
     organization = await served.service.organization()
     credential = str(served.service.user("olivia", org=organization.id, role="owner").credential)

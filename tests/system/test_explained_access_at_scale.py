@@ -1,4 +1,4 @@
-"""The explanation of the access of 500 random tenants; `tests/integration` has 100 of them."""
+"""The explanation of the access of 500 random tenants; `tests/integration` has 40 of them."""
 
 from tenantry.domain.billing.state import SubscriptionRule
 from tests.integration.test_explained_access import check_sentences

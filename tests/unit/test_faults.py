@@ -5,6 +5,8 @@ import re
 from collections import Counter
 from typing import Final
 
+import pytest
+
 from tests.faults import ROOT, Fault, load_faults
 
 FAULTS: Final = load_faults()
@@ -67,6 +69,7 @@ def is_no_python(fault: Fault) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_code_with_a_fault_is_still_python() -> None:
     """Otherwise every test fails, and none has caught the fault."""
     assert [fault.name for fault in FAULTS if is_no_python(fault)] == []

@@ -119,6 +119,7 @@ def test_lines_and_columns_count_from_one_and_columns_in_bytes() -> None:
     assert places(f"é\n  {KEY} {KEY}\n\n{KEY}".encode()) == [(2, 3), (2, 62), (4, 1)]
 
 
+@pytest.mark.thorough
 def test_lines_longer_than_a_block_have_correct_columns() -> None:
     many = 5 * BLOCK // 4 // len(KEY)
     columns = [1 + number * len(KEY) for number in range(many)]

@@ -10,6 +10,7 @@ from tests.support.in_process import answer_caller
 from tests.support.service import refusal
 
 
+@pytest.mark.thorough
 def test_the_service_is_where_the_environment_says(tenantry: SuiteTenantry) -> None:
     key = tenantry.tenant().key("projects:read")
     environment = key.environment

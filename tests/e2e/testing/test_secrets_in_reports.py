@@ -112,6 +112,7 @@ def in_full(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run_both(tmp_path_factory.mktemp("suite"), "-vv", "--showlocals", "--tb=long")
 
 
+@pytest.mark.thorough
 def test_a_failed_test_shows_the_services_log_and_no_secret(in_full: Run) -> None:
     check_log(in_full)
 
@@ -120,6 +121,7 @@ def test_a_failed_test_shows_nothing_of_a_secret_that_it_compares_or_uses(in_ful
     check_comparisons(in_full)
 
 
+@pytest.mark.thorough
 def test_settings_that_are_refused_are_not_shown(suite: Suite) -> None:
     suite.write(
         "conftest.py",

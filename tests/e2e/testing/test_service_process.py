@@ -37,6 +37,7 @@ def processes_of(folder: Path, *, recursive: bool = True) -> list[psutil.Process
     return found
 
 
+@pytest.mark.thorough
 def test_start_error_of_the_service_has_the_reason(process: ServiceProcess) -> None:
     with pytest.raises(StartError, match="`tenantry serve` ended with code 1") as failed:
         process.serve({"API_KEY_PEPPER": "short"})
@@ -44,6 +45,7 @@ def test_start_error_of_the_service_has_the_reason(process: ServiceProcess) -> N
     assert "PROVIDER_WEBHOOK_SECRET: is missing" in str(failed.value)
 
 
+@pytest.mark.thorough
 def test_start_error_of_the_database_has_the_reason(folder: Path) -> None:
     (folder / "postgres").write_text("no folder")
     with (

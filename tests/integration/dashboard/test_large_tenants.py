@@ -91,6 +91,7 @@ def further(page: Page) -> str | None:
     return next((link for link in page.links if "cursor=" in link), None)
 
 
+@pytest.mark.thorough
 @EVERY_LIST
 async def test_filter_searches_a_bounded_number_of_rows_a_page(
     owner: Person, dashboard: Dashboard, statement: str, most: int, path: str, prefix: str
@@ -107,6 +108,7 @@ async def test_filter_searches_a_bounded_number_of_rows_a_page(
     assert further(second) is None
 
 
+@pytest.mark.thorough
 @EVERY_LIST
 async def test_paging_through_a_filtered_list_shows_each_row_once_in_order(
     owner: Person, dashboard: Dashboard, statement: str, most: int, path: str, prefix: str

@@ -145,6 +145,7 @@ async def test_earlier_events_are_relayed_only_on_request() -> None:
         assert receiver.ids == ids(simulator)
 
 
+@pytest.mark.thorough
 async def test_events_of_several_pages_arrive_in_order_and_once() -> None:
     receiver = Receiver()
     async with (
