@@ -20,7 +20,7 @@ pytest_plugins = ["pytester", "tenantry_devkit.testing"]
 
 # a busy machine is no failure
 settings.register_profile("tenantry", deadline=None, max_examples=10)
-settings.register_profile("thorough", deadline=None, max_examples=50)  # of `make test-system`
+settings.register_profile("thorough", deadline=None, max_examples=30)  # of `make test-system`
 settings.load_profile("tenantry")
 
 # What a shell puts into the background is deaf to Ctrl-C, and what `nohup` starts to a closed

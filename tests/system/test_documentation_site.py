@@ -175,23 +175,12 @@ def test_links_to_nothing_fail_the_build(tmp_path: Path) -> None:
     assert [name for name in links if f"how-to/{name}" not in done.stdout + done.stderr] == []
 
 
-def test_link_to_a_file_of_the_repository_leads_there(tmp_path: Path) -> None:
-    folder = tmp_path / "sources"
-    copy_sources(folder)
-    project = (folder / "pyproject.toml").read_text("utf-8")
-    moved = re.sub(
-        "^Repository = .*",
-        'Repository = "https://git.example/tenantry/"',
-        project,
-        flags=re.MULTILINE,
-    )
-    (folder / "pyproject.toml").write_text(moved, "utf-8")
-    assert build(folder).returncode == 0
-    page = Document(
-        (folder / "site" / "0.1" / "how-to" / "gateways" / "index.html").read_text("utf-8")
-    )
+def test_link_to_a_file_of_the_repository_leads_there(
+    documents: dict[Path, Document], site: Path
+) -> None:
+    page = documents[site / "0.1" / "how-to" / "gateways" / "index.html"]
     links = {attributes.get("href") for _, attributes in page.elements}
-    assert "https://git.example/tenantry/blob/HEAD/examples/gateways/nginx.conf" in links
+    assert f"{project_urls()['Repository']}/blob/HEAD/examples/gateways/nginx.conf" in links
 
 
 def test_a_page_has_the_structure_that_markdown_gives_it_elsewhere(

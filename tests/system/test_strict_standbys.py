@@ -22,7 +22,7 @@ from tests.support.required import debian_program, skip_or_fail
 from tests.system.machines.network import Network, network
 
 SEED: Final = 5
-SECONDS: Final = 8.0
+SECONDS: Final = 5.0
 """The time of each fault."""
 PAUSE: Final = 0.5
 """Mean of seconds between two requests of a client of the load."""

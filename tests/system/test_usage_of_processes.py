@@ -25,7 +25,7 @@ from tests.support.postgres import as_url
 PROCESSES: Final = 4
 CONNECTIONS: Final = 4
 """To each process."""
-REQUESTS: Final = 100_000
+REQUESTS: Final = 40_000
 KEYS: Final = 10
 PLANS: Final = '[[plans]]\nid = "free"\n'
 SUMS: Final = """
