@@ -19,7 +19,8 @@ NOT_OF_POSTGRES = $(addprefix --ignore-glob=tests/integration/, dashboard local 
   moved_subscriptions.py prices.py protocol.py provider_api* public_plans.py reconcile_[cdmt]*.py reference_page.py \
   refused_tokens.py repeated_header_lines.py request_bodies.py request_log.py response_caching.py \
   several_subscriptions.py shedding.py simulator_example.py slow_bodies.py verified_token_cache.py \
-  webhook_client.py wsgi_*))
+  webhook_client.py wsgi_* explained_access.py same_answers.py mail_abuse.py key_prefix.py safeguards.py \
+  webhook_failures.py import_keys_command.py operator_lists.py support_commands.py))
 # One file for each way to read or write the ledger.
 ON_PARTITIONS = $(addprefix tests/integration/test_, webhook_events.py webhook_races.py webhook_late.py \
   webhook_parking.py webhook_first_event.py replay*.py reconcile.py reconcile_races.py backfill.py billing_reads.py \
@@ -51,7 +52,7 @@ test-lowest: $(VENV)/.lowest ## Run the test suite on the lowest versions that t
 test-system: JOBS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 test-system: $(VENV)/.dev ## Run the tests that need root, other programs or minutes
 	@$(PYTEST) --ignore $(IMAGE_TESTS) --ignore $(PATRONI_TESTS) tests/system
-	@$(PYTEST) -m thorough $$(grep -rl mark.thorough tests --include='test_*.py')
+	@$(PYTEST) -m thorough $$(grep -rl mark.thorough tests --include='test_*.py' --exclude-dir=system)
 	@$(PYTEST) -n 2 $(PATRONI_TESTS) # each runs three databases and three etcd
 	@$(PYTEST) -n 1 $(IMAGE_TESTS) # each process would build the image
 	@$(PYTEST) --hypothesis-profile thorough --timeout 600 tests/laws

@@ -15,7 +15,7 @@ from tests.support.subscription_orders import (
 
 HISTORIES = 2_000
 AT_ONCE = 1_000
-EVERY = 5
+EVERY = 15
 """Of the orders in batches; an odd number meets each way to cut an order."""
 
 

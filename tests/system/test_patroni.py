@@ -35,7 +35,19 @@ from tests.system.patroni.patroni_faults import FAULTS
 from tests.system.patroni.primary_monitor import PrimaryMonitor
 from tests.system.patroni.revocation_monitor import RevocationMonitor
 
-NAMES: Final = [fault.name for fault in FAULTS]
+USUAL: Final = (
+    "primary's machine paused",
+    "Patroni paused",
+    "primary cut from etcd and the standbys",
+    "etcd's quorum lost",
+)
+"""One of each kind: a server that stops, one that nobody controls, one that is alone, and no
+quorum. The others are injected by ``-m thorough``; each takes minutes.
+"""
+NAMES: Final = [
+    fault.name if fault.name in USUAL else pytest.param(fault.name, marks=pytest.mark.thorough)
+    for fault in FAULTS
+]
 WITHOUT_STANDBYS: Final = "switchover"
 """Injected without checks on standbys too. With standbys the same promises must hold, and more."""
 REVOKED_KEYS_ARE_REJECTED: Final = {
@@ -69,7 +81,10 @@ def test_promises_hold_with_checks_on_standbys(
 
 @pytest.mark.parametrize(
     ("fault", "way"),
-    [("Patroni killed", Way.HOSTS), ("Patroni paused", Way.WATCHDOG)],
+    [
+        pytest.param("Patroni killed", Way.HOSTS, marks=pytest.mark.thorough),
+        ("Patroni paused", Way.WATCHDOG),
+    ],
 )
 def test_no_event_is_lost_with_several_hosts(
     fault: str, way: Way, tmp_path: Path, record_property: figures.RecordProperty
