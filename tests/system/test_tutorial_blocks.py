@@ -20,11 +20,14 @@ REPOSITORY: Final = "https://github.com/tenantry/tenantry"
 PAGES: Final = (
     "how-to/install",
     "tutorials/first-ten-minutes",
-    "tutorials/protect-django",
     "tutorials/protect-fastapi",
-    "tutorials/protect-flask",
     "tutorials/sell-a-plan",
+    pytest.param("tutorials/protect-django", marks=pytest.mark.thorough),
+    pytest.param("tutorials/protect-flask", marks=pytest.mark.thorough),
 )
+"""Each page installs everything anew, which takes a minute; `tests/e2e/test_in_process.py` runs the
+applications of the last two.
+"""
 BESIDE_THE_DEMO: Final = (
     "how-to/api-keys",
     "how-to/audit",
