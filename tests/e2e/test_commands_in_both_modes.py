@@ -105,7 +105,6 @@ async def scene(
         yield Scene(world, subscriber, upgraded, lost.id, tmp_path, settings)
 
 
-@pytest.mark.thorough
 async def test_what_a_reconcile_shows_and_repairs(scene: Scene, mode: str) -> None:
     drift = {"field": "plan", "ours": "pro", "provider": "business"}
     of_subscription = [{**drift, "field": f"{scene.upgraded.id}.plan"}] if mode == "each" else []

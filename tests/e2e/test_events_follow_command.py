@@ -84,7 +84,6 @@ async def test_an_event_continues_the_command_before(operator: Operator) -> None
     assert printed(command) == events[1:]
 
 
-@pytest.mark.thorough
 async def test_a_database_that_is_away_is_waited_for(operator: Operator) -> None:
     await operator.service.organization()
     async with (

@@ -182,7 +182,6 @@ async def test_a_page_may_end_within_the_events_of_a_transaction(
     assert [await reader.orgs(limit=2) for _ in range(4)] == [["a", "b"], ["c", "d"], ["e"], []]
 
 
-@pytest.mark.thorough
 async def test_a_page_costs_no_more_behind_or_before_many_events(
     database: Database, conninfo: str
 ) -> None:

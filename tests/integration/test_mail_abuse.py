@@ -487,7 +487,6 @@ async def test_one_tenant_asks_for_three_confirmations_an_hour(emptied_service: 
         assert len(await post.queued(org.id)) == 4
 
 
-@pytest.mark.thorough
 async def test_many_tenants_send_one_address_three_confirmations_an_hour_and_six_a_day(
     emptied_service: Service,
 ) -> None:

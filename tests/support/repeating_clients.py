@@ -46,7 +46,7 @@ class RepeatingClients:
         """Send every request to every address; return what is wrong with the answers.
 
         The server refuses a head before it looks for the route, so these go to one address of
-        `ROUTES_OF_A_REFUSAL`, and to all of hot routes, which have a dispatcher of their own.
+        `ROUTES_OF_A_REFUSAL`, and to all of hot routes, which have another dispatcher.
         """
         wrong: list[str] = []
         for number, address in enumerate(addresses()):

@@ -41,7 +41,7 @@ USUAL: Final = (
     "primary cut from etcd and the standbys",
     "etcd's quorum lost",
 )
-"""One of each kind: a server that stops, one that nobody controls, one that is alone, and no
+"""One of each kind: a server that stops, one without Patroni, one that is cut off, and a lost
 quorum. The others are injected by ``-m thorough``; each takes minutes.
 """
 NAMES: Final = [

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 import httpx2
-import pytest
 
 from tests.integration.dashboard.keys import create
 from tests.integration.dashboard.test_links import fill_every_page
@@ -61,7 +60,6 @@ async def test_pages_show_tenantry_without_settings(conninfo: str) -> None:
         assert "/product." not in page
 
 
-@pytest.mark.thorough
 async def test_nothing_that_customers_see_names_tenantry(conninfo: str, people: Path) -> None:
     mail = {"SMTP_URL": "smtp://127.0.0.1:9", "MAIL_FROM": "billing@nimbus.example"}
     async with running_dashboard(

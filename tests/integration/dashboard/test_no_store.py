@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import httpx2
-import pytest
 
 from tests.support.dashboard import AT_ACME, MIA, Dashboard
 from tests.support.routes import dashboard_addresses
@@ -49,7 +48,6 @@ async def cached_responses(client: httpx2.AsyncClient) -> list[tuple[str, str, i
     return found
 
 
-@pytest.mark.thorough
 async def test_no_answer_of_the_dashboard_may_be_cached(dashboard: Dashboard) -> None:
     people = [await dashboard.sign_in(), await dashboard.sign_in(MIA)]
     clients = [dashboard.api, *(person.client for person in people)]

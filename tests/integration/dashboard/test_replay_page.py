@@ -104,7 +104,6 @@ async def test_replay_compares_nothing_if_older_events_matter(
     assert BY_COMMAND in said
 
 
-@pytest.mark.thorough
 async def test_replays_are_bounded_in_number_and_time(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated())
     page = await owner.open(REPLAY)

@@ -3,8 +3,6 @@
 from typing import Final
 from urllib.parse import urlencode
 
-import pytest
-
 from tests.support.dashboard import ACME, ADAM, AT_ACME, Dashboard, Person
 from tests.support.routes import form_addresses
 from tests.support.slow_request import SlowRequest
@@ -23,7 +21,6 @@ async def begin(dashboard: Dashboard, person: Person, path: str, **fields: str) 
     return await SlowRequest.begin(dashboard.url, "POST", path, body, headers)
 
 
-@pytest.mark.thorough
 async def test_ended_session_rejects_every_form(dashboard: Dashboard) -> None:
     here, elsewhere = await dashboard.sign_in(), await dashboard.sign_in()
     addresses = sorted(form_addresses() - {"/sign-out", "/confirm-address"})  # need no session
