@@ -4,7 +4,7 @@ last figure.
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,8 +28,16 @@ _FREE_PRICE: Final = "price_free"
 class BenchCase:
     """A failure is kept in ``failure`` and ends this case only."""
 
-    def __init__(self, contestant: Contestant | UpperBound, job: Job, processes: int) -> None:
+    def __init__(
+        self,
+        contestant: Contestant | UpperBound,
+        job: Job,
+        processes: int,
+        prices: Sequence[str] = events.RENEWALS,
+    ) -> None:
+        """``prices`` are those that a tenant's events name in turn."""
         self.contestant = contestant
+        self._prices = prices
         self.job = job
         self.processes = processes
         self.versions = ""
@@ -171,7 +179,7 @@ class BenchCase:
             count = max(_MIN_EVENTS, int(expected * seconds))
             self._runs += 1
             variables = events.write_events(
-                data.folder, count, data, f"r{self._runs}", self._second
+                data.folder, count, data, f"r{self._runs}", self._second, self._prices
             )
             self._second += events.seconds_of(count, data)
             if not isinstance(self.contestant, UpperBound):

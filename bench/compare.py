@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from bench import baselines, ours, report, statement_replay, upper_bounds
+from bench import baselines, events, ours, report, statement_replay, upper_bounds
 from bench.case import BenchCase
 from bench.contestant import Contestant, Job
 from bench.processor_time import ProfileError
@@ -65,6 +65,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=3, help="length of each run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
+        "--changes", action="store_true", help="events that change the plan instead of renewals"
+    )
+    parser.add_argument(
         "--quick",
         action="store_true",
         help="the service and upper bounds, one process, 64 connections",
@@ -96,7 +99,8 @@ def _cases(options: argparse.Namespace) -> list[BenchCase]:
         if not jobs or (options.only and contestant.name not in options.only):
             continue
         processes = [1] if options.quick else contestant.processes
-        own = [BenchCase(contestant, job, number) for job in jobs for number in processes]
+        prices = events.CHANGES if options.changes else events.RENEWALS
+        own = [BenchCase(contestant, job, number, prices) for job in jobs for number in processes]
         print(f"installing {contestant.name}", flush=True)
         with own[0].attempt("installation"):
             own[0].versions = contestant.install()

@@ -1,11 +1,12 @@
-"""Events as the provider sends them: ``customer.subscription.updated`` of a renewal, 5 KiB, from
-``event.json``.
+"""Events as the provider sends them: ``customer.subscription.updated`` of a renewal or of a change
+of the price, 5 KiB, from ``event.json``.
 """
 
 import functools
 import hmac
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,9 @@ from bench.contestant import Dataset
 
 MONTH: Final = 30 * 24 * 3600
 PRICE: Final = "price_pro"
+RENEWALS: Final = (PRICE,)
+CHANGES: Final = (PRICE, "price_team")
+"""A tenant's prices, one event after the other."""
 BEGIN: Final = 1_735_689_600
 """When the subscriptions began, in Unix seconds, as in ``event.json``."""
 
@@ -38,22 +42,24 @@ def sign(body: bytes, secret: str, stamp: int | None = None) -> str:
 
 
 def write_events(
-    folder: Path, count: int, data: Dataset, run: str, first: int, price: str = PRICE
+    folder: Path, count: int, data: Dataset, run: str, first: int, prices: Sequence[str] = RENEWALS
 ) -> dict[str, str]:
     """Write ``count`` distinct events for webhook.lua; return the environment variables for the
     script.
 
     The tenants alternate. Ids begin with ``evt_<run>_``. A tenant's first event is of the second
-    ``first``, each later one of the next second: `seconds_of` returns the number of seconds.
+    ``first``, each later one of the next second: `seconds_of` returns the number of seconds. Its
+    events name the ``prices`` in turn.
     """
     stamp = int(time.time())
     with (folder / "events").open("w") as out:
         for position in range(count):
-            tenant, created = position % data.tenants, first + position // data.tenants
+            turn, tenant = divmod(position, data.tenants)
+            created, price = first + turn, prices[turn % len(prices)]
             event_id = f"evt_{run}_{position:08d}"
             header = sign(compose(tenant, event_id, created, price), data.secret, stamp)
-            out.write(f"{tenant} {event_id} {created} {header.rpartition('=')[2]}\n")
-    (folder / "template").write_text(_template().replace("<price>", price))
+            out.write(f"{tenant} {event_id} {created} {header.rpartition('=')[2]} {price}\n")
+    (folder / "template").write_text(_template())
     return {
         "BENCH_EVENTS": str(folder / "events"),
         "BENCH_TEMPLATE": str(folder / "template"),

@@ -35,6 +35,9 @@ id = "free"
 [[plans]]
 id = "pro"
 stripe_price_id = "price_pro"
+[[plans]]
+id = "team"
+stripe_price_id = "price_team"
 """
 PLANS_WITH_QUOTA: Final = """
 [[features]]

@@ -1,6 +1,6 @@
 -- Signed events, each sent once; the bodies are those that bench/events.py composes. The file of events holds one a
--- line: tenant number, id, second, signature.
-local marks = { ["<id>"] = true, ["<created>"] = true, ["<end>"] = true }
+-- line: tenant number, id, second, signature, price.
+local marks = { ["<id>"] = true, ["<created>"] = true, ["<end>"] = true, ["<price>"] = true }
 local month, tenants = tonumber(os.getenv("BENCH_MONTH")), tonumber(os.getenv("BENCH_TENANTS"))
 local events, position = "", 1
 local pieces, places, lengths = {}, {}, {}
@@ -60,7 +60,8 @@ function request()
     is_tried = true
     return wrk.format("GET", "/")
   end
-  local _, last, tenant, id, second, signature = string.find(events, "^(%d+) (%S+) (%d+) (%x+)\n", position)
+  local _, last, tenant, id, second, signature, price =
+    string.find(events, "^(%d+) (%S+) (%d+) (%x+) (%S+)\n", position)
   if not last then
     exhausted = 1
     return wrk.format("GET", "/exhausted")
@@ -70,10 +71,11 @@ function request()
   if second ~= second_known then
     second_known, second_text, end_text = second, second, tostring(tonumber(second) + month)
   end
+  local values = { ["<id>"] = id, ["<created>"] = second_text, ["<end>"] = end_text, ["<price>"] = price }
   local request, length = pieces[tenant], lengths[tenant]
   for number = 1, #places do
     local place = places[number]
-    local value = place[2] == "<id>" and id or place[2] == "<end>" and end_text or second_text
+    local value = values[place[2]]
     request[place[1]] = value
     length = length + #value
   end
