@@ -398,6 +398,15 @@ async def test_file_without_a_line_of_names_shows_no_key(
     assert key.secret not in refused.err
 
 
+async def test_key_that_is_the_name_of_a_field_is_not_shown(operator: Operator) -> None:
+    key, other = old_key(), old_key()
+    content = lines([{**other.member(), key.secret: "CI"}])
+    refused = await operator.load(content, "jsonl", "--org", "acme", *SCOPE)
+    assert refused.code == 2
+    assert "has a field that is none of an imported key" in refused.err
+    assert key.secret not in refused.err
+
+
 async def test_imported_keys_are_listed_by_use(service: Service, operator: Operator) -> None:
     org = await service.organization()
     used, unused, ended = (old_key() for _ in range(3))
