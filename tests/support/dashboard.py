@@ -9,26 +9,32 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 from urllib.parse import urlsplit
 
 import httpx2
+import msgspec
 import psycopg
 import uvicorn
+from psycopg.rows import TupleRow
 
 from tenantry.app import build_app
 from tenantry.auth.api_keys_store import KeyUse, record_uses
-from tenantry.common.clock import Timeouts
+from tenantry.auth.sessions import SessionService
+from tenantry.common.clock import Timeouts, system_clock
 from tenantry.common.secret import Secret
+from tenantry.db.database import Database
 from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.api_keys import Pepper
+from tenantry.domain.sessions import SessionSecret
+from tenantry.integrations.oidc.claims import Claims
 from tenantry.server.load_shedding import LoadSheddingProtocol
 from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_tokens import DemoUser
 from tests.support import signing
 from tests.support.app import OPERATOR_TOKEN, PEPPER, make_settings
 from tests.support.dashboard_page import Form, Page
-from tests.support.emptying import Empty, emptying
+from tests.support.emptying import connected, refilling
 from tests.support.patience import PATIENT, patient_database
 from tests.support.provider_api import KEY, ProviderServer, running_provider
 from tests.support.service import JsonObject
@@ -50,6 +56,8 @@ NELL: Final = DemoUser("nell", "Nell Noaddress", None)
 """A user of whom the identity provider verifies no address."""
 _USERS: Final = (OLIVIA, ADAM, MIA, BERTA, NOA, NELL)
 _TENANTS: Final = ((ACME, "Acme", CUSTOMER, OLIVIA), (BETA, "Beta", "cus_beta", BERTA))
+SESSION_COOKIE: Final = "tenantry_session"
+_SECRET: Final = SessionSecret(make_settings().session_secret.reveal())
 _CLIENT_SECRET: Final = "client-secret-of-the-tests-0123456789"
 _FIREFOX: Final = "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0"
 
@@ -83,14 +91,11 @@ class Person:
 
     async def force(self, path: str, /, **fields: str | Sequence[str]) -> Page:
         """Submit a form that no page offers, with the session's token; return the next page."""
-        return await self._post(
-            path, {"form_token": await self.form_token(), "once": "x" * 22, **fields}
-        )
+        return await self._post(path, {"form_token": self.form_token(), "once": "x" * 22, **fields})
 
-    async def form_token(self) -> str:
+    def form_token(self) -> str:
         """Return the CSRF token of the session."""
-        [token] = (await self.open("/")).form("/sign-out").fields["form_token"]
-        return token
+        return _SECRET.form_token(_SECRET.digest(self.client.cookies[SESSION_COOKIE]) or b"")
 
     async def _post(self, path: str, fields: dict[str, Any]) -> Page:
         return self._seen(await self.client.post(path, data=fields, follow_redirects=True))
@@ -111,7 +116,8 @@ class Dashboard:
         companion: Companion,
         serve: Callable[[], AbstractAsyncContextManager[uvicorn.Server]],
         api: httpx2.AsyncClient,
-        empty: Empty,
+        database: Database,
+        connection: psycopg.AsyncConnection[TupleRow],
     ) -> None:
         self.url = url
         self.beside = companion.http_url
@@ -124,7 +130,11 @@ class Dashboard:
         self.conninfo = conninfo
         self._issuer = companion.issuer
         self._tokens = companion.tokens
-        self._empty = empty
+        self._database = database
+        self._connection = connection
+        self._refill = refilling(connection, self._add_tenants)
+        self._sessions = SessionService(database, _SECRET, None, system_clock)
+        self._claims: dict[DemoUser, tuple[Claims, str | None]] = {}
         self._browsers = AsyncExitStack()
 
     @asynccontextmanager
@@ -140,7 +150,11 @@ class Dashboard:
 
         The service keeps its counters, rate limits and connections.
         """
-        await self._empty()
+        await self._refill()
+        async with self._browsers:
+            yield
+
+    async def _add_tenants(self) -> None:
         for tenant_id, name, customer, owner in _TENANTS:
             wishes = {
                 "name": name,
@@ -149,8 +163,6 @@ class Dashboard:
                 "stripeCustomerId": customer,
             }
             await self.operate("PUT", f"/tenants/{tenant_id}", wishes)
-        async with self._browsers:
-            yield
 
     @asynccontextmanager
     async def away(self) -> AsyncIterator[None]:
@@ -159,14 +171,27 @@ class Dashboard:
         yield
         self.server = await self._served.enter_async_context(self._serve())
 
-    async def sign_in(
-        self, user: DemoUser = OLIVIA, agent: str = _FIREFOX, *, refused: bool = False
-    ) -> Person:
-        """Sign a user in with a new browser; ``refused`` if their first page is an error page."""
+    async def sign_in(self, user: DemoUser = OLIVIA, agent: str = _FIREFOX) -> Person:
+        """Start a session of a user in a new browser, which has opened no page yet."""
         client = await self._browsers.enter_async_context(_client(self.url, {"User-Agent": agent}))
-        answer = await client.get(self.start_of(user), follow_redirects=True)
-        assert answer.status_code == (403 if refused else 200), answer.text
+        claims, name = await self._claims_of(user)
+        token = await self._sessions.begin(claims, name, address=LOOPBACK, agent=agent, before=None)
+        client.cookies.set(SESSION_COOKIE, token, LOOPBACK)
         return Person(client)
+
+    async def _claims_of(self, user: DemoUser) -> tuple[Claims, str | None]:
+        """Return the claims and the name that the service reads when a user signs in."""
+        if user not in self._claims:
+            async with _client(self.url) as client:
+                answer = await client.get(self.start_of(user))
+                for _ in range(2):  # of the identity provider, and back at the service
+                    answer = await client.get(answer.headers["location"])
+                digest = _SECRET.digest(client.cookies[SESSION_COOKIE])
+            [(claims, name)] = await self.execute(
+                "DELETE FROM dashboard_sessions WHERE digest = %s RETURNING claims, name", (digest,)
+            )
+            self._claims[user] = (msgspec.json.decode(claims, type=Claims), name)
+        return self._claims[user]
 
     def start_of(self, user: DemoUser, return_to: str = "/") -> str:
         """Return the address that signs a user in without interaction."""
@@ -198,6 +223,13 @@ class Dashboard:
         """Call the API with the operator's token; return the content."""
         return _content(await self.request(method, path, OPERATOR_TOKEN, json))
 
+    async def execute(
+        self, statement: LiteralString, values: Sequence[object] = ()
+    ) -> list[TupleRow]:
+        """Run a statement as the owner of the tables; return its rows."""
+        cursor = await self._connection.execute(statement, values)
+        return await cursor.fetchall() if cursor.description else []
+
     async def add_member(self, user_id: str, role: str = "member", *, accepted: bool = True) -> str:
         """Invite a user to acme, who has ``accepted`` or not; return the path of their page."""
         made = await self.call("POST", "/members", {"userId": user_id, "role": role})
@@ -207,8 +239,7 @@ class Dashboard:
 
     async def accept_invitations(self) -> None:
         """Accept all invitations."""
-        async with await psycopg.AsyncConnection.connect(self.conninfo) as connection:
-            await connection.execute("UPDATE memberships SET invited = false")
+        await self.execute("UPDATE memberships SET invited = false")
 
     async def page_of(self, user_id: str) -> str:
         """Return the path of an active member's page at acme."""
@@ -217,26 +248,23 @@ class Dashboard:
 
     async def join_many(self, user: DemoUser, number: int) -> None:
         """Make a user a member of more tenants: ``many-1`` with the name Many 00001, and so on."""
-        async with await psycopg.AsyncConnection.connect(self.conninfo) as connection:
-            await connection.execute(
-                "INSERT INTO tenants (id, name, owner_id, owner_email, plan, created_at, updated_at) "
-                "SELECT 'many-' || n, 'Many ' || lpad(n::text, 5, '0'), 'x', 'x@x.example', 'free', "
-                "now(), now() FROM generate_series(1, %s) AS n",
-                (number,),
-            )
-            await connection.execute(
-                "INSERT INTO memberships (issuer, subject, tenant_id, role) "
-                "SELECT %s, %s, id, 'member' FROM tenants WHERE id LIKE 'many-%%'",
-                (self._issuer, user.sub),
-            )
+        await self.execute(
+            "INSERT INTO tenants (id, name, owner_id, owner_email, plan, created_at, updated_at) "
+            "SELECT 'many-' || n, 'Many ' || lpad(n::text, 5, '0'), 'x', 'x@x.example', 'free', "
+            "now(), now() FROM generate_series(1, %s) AS n",
+            (number,),
+        )
+        await self.execute(
+            "INSERT INTO memberships (issuer, subject, tenant_id, role) "
+            "SELECT %s, %s, id, 'member' FROM tenants WHERE id LIKE 'many-%%'",
+            (self._issuer, user.sub),
+        )
 
     async def use_key(self, key_id: str, secret: str) -> None:
         """Use a key, and record its use immediately."""
         assert (await self.request("GET", "/auth/whoami", secret)).status_code == 200
         pepper = Pepper(PEPPER.encode())
-        database = patient_database(self.conninfo, pool_size=1)
-        await database.open()
-        uses = WriteBehind(database, "uses of keys", record_uses)
+        uses = WriteBehind(self._database, "uses of keys", record_uses)
         uses.record(
             key_id,
             KeyUse(
@@ -244,14 +272,12 @@ class Dashboard:
             ),
         )
         await uses.write()
-        await database.close()
 
     async def forget_members(self) -> None:
         """Remove all members: users have only the roles of their tokens, and only a key can create
         an OWNER key.
         """
-        async with await psycopg.AsyncConnection.connect(self.conninfo) as connection:
-            await connection.execute("DELETE FROM memberships")
+        await self.execute("DELETE FROM memberships")
 
 
 def _content(answer: httpx2.Response) -> JsonObject:
@@ -309,9 +335,12 @@ async def started_dashboard(
                 async with serving(app, listener, LoadSheddingProtocol, grace=5) as server:
                     yield server
 
-        empty = await stack.enter_async_context(emptying(conninfo))
+        database = patient_database(conninfo, pool_size=1)
+        await database.open()
+        stack.push_async_callback(database.close)
+        connection = await stack.enter_async_context(connected(conninfo))
         api = await stack.enter_async_context(_client(url))
-        dashboard = Dashboard(url, conninfo, companion, serve, api, empty)
+        dashboard = Dashboard(url, conninfo, companion, serve, api, database, connection)
         await stack.enter_async_context(dashboard.serving())
         yield dashboard
 

@@ -33,7 +33,7 @@ async def test_entries_are_sentences_with_names(dashboard: Dashboard) -> None:
     await dashboard.add_member("adam", "member")
     await dashboard.call("DELETE", f"/members/{member}")
     await dashboard.add_member("adam", "member")
-    await dashboard.sign_in(ADAM)
+    await (await dashboard.sign_in(ADAM)).get(f"{AT_ACME}/")
     contract = {"plan": "pro", "reason": "Contract 2027-014"}
     await dashboard.operate("PUT", "/tenants/acme/grants/contract-2027", contract)
     text = (await olivia.open(AUDIT)).text

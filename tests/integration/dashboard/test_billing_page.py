@@ -183,7 +183,7 @@ async def test_form_submitted_twice_starts_one_checkout(
 async def test_form_resubmitted_in_flight_opens_the_same_checkout(
     owner: Person, provider: ProviderServer
 ) -> None:
-    fields = {"form_token": await owner.form_token(), "plan": "pro", "once": "a" * 32}
+    fields = {"form_token": owner.form_token(), "plan": "pro", "once": "a" * 32}
     provider.open.clear()
     async with asyncio.TaskGroup() as both:
         first = both.create_task(owner.client.post(CHECKOUT, data=fields))

@@ -241,7 +241,7 @@ async def test_user_of_a_single_suspended_tenant_can_sign_out(dashboard: Dashboa
     await dashboard.operate(
         "PUT", "/tenants/beta", {"name": "Beta", "ownerEmail": "b@x.example", "suspended": True}
     )
-    berta = await dashboard.sign_in(BERTA, refused=True)
+    berta = await dashboard.sign_in(BERTA)
     page = await berta.open("/")
     assert (page.status, page.path) == (403, f"{AT_BETA}/")
     assert "You are signed out" in (await berta.send(page, "/sign-out")).text

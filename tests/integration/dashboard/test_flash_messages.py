@@ -18,9 +18,7 @@ def says(page: Page) -> list[str]:
 async def removal(dashboard: Dashboard, olivia: Person) -> str:
     """Remove a member; return the cookie of the redirect."""
     path = await dashboard.add_member("mia")
-    answer = await olivia.client.post(
-        f"{path}/remove", data={"form_token": await olivia.form_token()}
-    )
+    answer = await olivia.client.post(f"{path}/remove", data={"form_token": olivia.form_token()})
     assert (answer.status_code, answer.headers["location"]) == (303, MEMBERS)
     assert "httponly; " in answer.headers["set-cookie"].lower()
     assert "samesite=lax" in answer.headers["set-cookie"].lower()

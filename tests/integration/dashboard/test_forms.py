@@ -17,14 +17,14 @@ async def is_signed_in(user: Person) -> bool:
 
 async def test_form_of_the_session_is_processed(dashboard: Dashboard) -> None:
     user = await dashboard.sign_in(MIA)
-    answer = await user.client.post(OUT, data={"form_token": await user.form_token()})
+    answer = await user.client.post(OUT, data={"form_token": user.form_token()})
     assert answer.status_code == 303
     assert not await is_signed_in(user)
 
 
 async def test_form_of_another_session_is_rejected(dashboard: Dashboard) -> None:
     user, other = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
-    for form_token in ("", "0" * 64, await other.form_token()):
+    for form_token in ("", "0" * 64, other.form_token()):
         answer = await user.client.post(OUT, data={"form_token": form_token})
         assert answer.status_code == 403
         assert "This form is invalid" in answer.text
@@ -34,7 +34,7 @@ async def test_form_of_another_session_is_rejected(dashboard: Dashboard) -> None
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 async def test_form_from_another_site_is_rejected(dashboard: Dashboard, site: str) -> None:
     user = await dashboard.sign_in(OLIVIA)
-    form = {"form_token": await user.form_token()}
+    form = {"form_token": user.form_token()}
     answer = await user.client.post(OUT, data=form, headers={"sec-fetch-site": site})
     assert answer.status_code == 403
     assert await is_signed_in(user)
@@ -45,7 +45,7 @@ async def test_form_from_another_site_is_rejected(dashboard: Dashboard, site: st
 )
 async def test_form_of_another_content_type_is_rejected(dashboard: Dashboard, kind: str) -> None:
     user = await dashboard.sign_in(OLIVIA)
-    content = f"form_token={await user.form_token()}".encode()
+    content = f"form_token={user.form_token()}".encode()
     answer = await user.client.post(OUT, content=content, headers={"content-type": kind})
     assert answer.status_code == 400
     assert await is_signed_in(user)
@@ -53,7 +53,7 @@ async def test_form_of_another_content_type_is_rejected(dashboard: Dashboard, ki
 
 async def test_oversized_form_is_rejected(dashboard: Dashboard) -> None:
     user = await dashboard.sign_in(OLIVIA)
-    form = {"form_token": await user.form_token(), "more": "x" * 100_000}
+    form = {"form_token": user.form_token(), "more": "x" * 100_000}
     assert (await user.client.post(OUT, data=form)).status_code == 413
 
 

@@ -4,7 +4,17 @@ from typing import Final
 
 import pytest
 
-from tests.support.dashboard import ADAM, AT_ACME, BERTA, MIA, OLIVIA, Dashboard
+from tenantry_devkit.identity_tokens import DemoUser
+from tests.support.dashboard import (
+    ADAM,
+    AT_ACME,
+    AT_BETA,
+    BERTA,
+    MIA,
+    OLIVIA,
+    Dashboard,
+    Person,
+)
 
 MEMBERS: Final = f"{AT_ACME}/settings/members"
 TRANSFER: Final = f"{AT_ACME}/settings/transfer"
@@ -15,6 +25,13 @@ async def roles(dashboard: Dashboard, status: str = "active") -> dict[str, str]:
     return {member["userId"]: member["role"] for member in found}
 
 
+async def visit(dashboard: Dashboard, user: DemoUser, path: str = AT_ACME) -> Person:
+    """Sign a user in and open a page, from which the organization knows their name."""
+    person = await dashboard.sign_in(user)
+    assert (await person.get(f"{path}/")).status_code == 200
+    return person
+
+
 def leave_path(member_page: str) -> str:
     """Return the path on which a user leaves, from the path of their membership's page."""
     return f"/account/memberships/{member_page.rpartition('/')[2]}/leave"
@@ -22,15 +39,15 @@ def leave_path(member_page: str) -> str:
 
 async def test_list_shows_roles_the_user_and_the_owner(dashboard: Dashboard) -> None:
     await dashboard.add_member("mia")
-    await dashboard.sign_in(MIA)
-    page = await (await dashboard.sign_in(OLIVIA)).open(MEMBERS)
+    await visit(dashboard, MIA)
+    page = await (await visit(dashboard, OLIVIA)).open(MEMBERS)
     assert "Olivia Owner you olivia@acme.example Owner primary owner just now" in page.text
     assert "Mia <i>Member</i> mia@acme.example Member just now" in page.text
     assert "i" not in page.tags
 
 
 async def test_name_is_shown_to_tenants_that_the_user_visited(dashboard: Dashboard) -> None:
-    await dashboard.sign_in(BERTA)
+    await visit(dashboard, BERTA, AT_BETA)
     await dashboard.add_member("berta")
     page = await (await dashboard.sign_in(OLIVIA)).open(MEMBERS)
     assert "berta" in page.text
@@ -62,14 +79,14 @@ async def test_the_list_is_filtered(dashboard: Dashboard) -> None:
 async def test_member_is_found_by_a_part_of_the_address(dashboard: Dashboard) -> None:
     mia = await dashboard.add_member("mia")
     adam = await dashboard.add_member("adam", "admin")
-    await dashboard.sign_in(MIA)
+    await visit(dashboard, MIA)
     page = await (await dashboard.sign_in(OLIVIA)).open(f"{MEMBERS}?search=IA@acme")
     assert mia in page.links
     assert adam not in page.links
 
 
 async def test_tabs_count_members_invitations_and_users_by_claim(dashboard: Dashboard) -> None:
-    await dashboard.sign_in(ADAM)
+    await visit(dashboard, ADAM)
     olivia = await dashboard.sign_in(OLIVIA)
     await olivia.send(await olivia.open(f"{MEMBERS}/new"), userId="new", role="member")
     page = await olivia.open(MEMBERS)
@@ -194,7 +211,7 @@ async def test_member_is_removed_after_a_confirmation_and_invited_again(
     dashboard: Dashboard,
 ) -> None:
     path = await dashboard.add_member("mia")
-    olivia, mia = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(MIA)
+    olivia, mia = await dashboard.sign_in(OLIVIA), await visit(dashboard, MIA)
     asked = await olivia.open(f"{path}/remove")
     assert "The very next request of Mia <i>Member</i> is rejected" in asked.text
     assert "API keys that they created keep working" in asked.text

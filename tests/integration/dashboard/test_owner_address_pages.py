@@ -35,9 +35,8 @@ async def test_verified_address_needs_no_attention(dashboard: Dashboard) -> None
 
 async def test_verified_address_is_taken_from_the_sign_in(conninfo: str, people: Path) -> None:
     async with running_dashboard(conninfo, people) as dashboard:
-        async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-            await connection.execute("UPDATE tenants SET verified_email = ''")
-        await dashboard.sign_in()
+        await dashboard.execute("UPDATE tenants SET verified_email = ''")
+        await (await dashboard.sign_in()).get(f"{AT_ACME}/")
     # at the latest when it stops, the service has written it
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         cursor = await connection.execute(

@@ -12,7 +12,7 @@ NEW_PROJECT: Final = f"{AT_ACME}/projects/new"
 
 async def begin(dashboard: Dashboard, person: Person, path: str, **fields: str) -> SlowRequest:
     """Send half of a form."""
-    body = urlencode({"form_token": await person.form_token(), "once": "x" * 22, **fields}).encode()
+    body = urlencode({"form_token": person.form_token(), "once": "x" * 22, **fields}).encode()
     headers = {
         "Cookie": "; ".join(f"{name}={value}" for name, value in person.client.cookies.items()),
         "Content-Type": "application/x-www-form-urlencoded",
