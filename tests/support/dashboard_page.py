@@ -1,13 +1,20 @@
 """A page of the dashboard, as a browser without JavaScript shows it."""
 
+import re
 from functools import cached_property
-from html.parser import HTMLParser
+from html import unescape
 from typing import Final
 
 import httpx2
 
 _INLINE: Final = ("a", "b", "bdi", "code", "i", "span", "strong", "time")
 _TICKED: Final = ("checkbox", "radio")
+_TOKEN: Final = re.compile(
+    r"""([^<]+)|<(/?)([a-z][a-z0-9]*)((?:\s+[a-z0-9-]+(?:="[^"]*")?)*)\s*/?>|<!doctype html>""",
+    re.IGNORECASE,
+)
+"""A text, a tag with its attributes, or the declaration: what pages consist of."""
+_ATTRIBUTE: Final = re.compile(r"""([a-zA-Z0-9-]+)(?:="([^"]*)")?""")
 
 
 class Form:
@@ -81,16 +88,14 @@ class Page:
     @cached_property
     def _content(self) -> "_Content":
         content = _Content(self.path)
-        content.feed(self.html)
-        content.close()
+        content.read(self.html)
         return content
 
 
-class _Content(HTMLParser):
+class _Content:
     """The parts of a page at this path."""
 
     def __init__(self, path: str) -> None:
-        super().__init__()
         self._path = path
         self.words: list[str] = []
         self.forms: list[Form] = []
@@ -106,8 +111,24 @@ class _Content(HTMLParser):
         self._control = ""
         self._typed: list[str] | None = None
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        named = {name: text or "" for name, text in attrs}
+    def read(self, html: str) -> None:
+        """Read a page; fails at markup that no page needs, such as a comment or a lone ``<``."""
+        end = 0
+        for token in _TOKEN.finditer(html):
+            assert token.start() == end, f"{self._path}: {html[end : end + 80]}"
+            end = token.end()
+            text, is_end, tag, attributes = token.groups()
+            if text is not None:
+                self._add_text(unescape(text))
+            elif is_end:
+                self._end(tag)
+            elif tag is not None:
+                self._begin(
+                    tag, {name: unescape(value) for name, value in _ATTRIBUTE.findall(attributes)}
+                )
+        assert end == len(html), f"{self._path}: {html[end : end + 80]}"
+
+    def _begin(self, tag: str, named: dict[str, str]) -> None:
         self.tags.append(tag)
         if tag not in _INLINE:
             self.words.append(" ")
@@ -138,7 +159,7 @@ class _Content(HTMLParser):
         elif tag == "input" and (named.get("type") not in _TICKED or "checked" in named):
             self._fields.setdefault(self._control, []).append(named.get("value", ""))
 
-    def handle_endtag(self, tag: str) -> None:
+    def _end(self, tag: str) -> None:
         if tag in self._begun:
             subject, begin = self._begun.pop(tag)
             text = "".join(self.words[begin:])
@@ -152,7 +173,7 @@ class _Content(HTMLParser):
             self._fields[self._control] = ["".join(self._typed).removeprefix("\n")]
             self._typed = None
 
-    def handle_data(self, data: str) -> None:
+    def _add_text(self, data: str) -> None:
         self.words.append(data)
         if self._typed is not None:
             self._typed.append(data)
