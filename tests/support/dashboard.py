@@ -224,7 +224,7 @@ class Dashboard:
         return _content(await self.request(method, path, OPERATOR_TOKEN, json))
 
     async def execute(
-        self, statement: LiteralString, values: Sequence[object] = ()
+        self, statement: LiteralString, values: Sequence[object] | Mapping[str, object] = ()
     ) -> list[TupleRow]:
         """Run a statement as the owner of the tables; return its rows."""
         cursor = await self._connection.execute(statement, values)

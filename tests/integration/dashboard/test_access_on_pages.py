@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import psycopg
 import pytest
 
 from tenantry.domain.access import AccessPhase
@@ -65,8 +64,7 @@ async def subscribe(
     access = msgspec.json.encode(phases).decode() if phases else None
     values = {"plan": "pro", "subscription_status": status, "access": access, **columns}
     query: Any = f"UPDATE tenants SET {', '.join(f'{name} = %({name})s' for name in values)} WHERE id = %(org)s"  # noqa: S608
-    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-        await connection.execute(query, {**values, "org": ACME})
+    await dashboard.execute(query, {**values, "org": ACME})
 
 
 def lent(until: int, phases: tuple[AccessPhase, ...]) -> tuple[AccessPhase, ...]:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.integration.dashboard.keys import KEYS, SECRET, create, secret_in
+from tests.integration.dashboard.keys import KEYS, SECRET, add_key, create, secret_in
 from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard
 
 
@@ -16,7 +16,7 @@ async def test_rotation_gives_a_new_secret_and_keeps_the_overlap(
     dashboard: Dashboard, overlap: str, status: int
 ) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    key_id, old = await create(olivia)
+    key_id, old = await add_key(dashboard)
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
     new = secret_in(await olivia.send(page, f"{KEYS}/{key_id}/rotate", overlap=overlap))
     assert (await dashboard.request("GET", "/projects", new)).status_code == 200
@@ -26,7 +26,7 @@ async def test_rotation_gives_a_new_secret_and_keeps_the_overlap(
 
 async def test_resubmitted_rotation_creates_no_third_key(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    key_id, _ = await create(olivia)
+    key_id, _ = await add_key(dashboard)
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
     await olivia.send(page, f"{KEYS}/{key_id}/rotate")
     again = await olivia.send(page, f"{KEYS}/{key_id}/rotate")
@@ -39,7 +39,7 @@ async def test_resubmitted_rotation_creates_no_third_key(dashboard: Dashboard) -
 
 async def test_pages_show_the_last_use_of_a_rotated_key(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    key_id, old = await create(olivia)
+    key_id, old = await add_key(dashboard)
     rotated = await olivia.send(
         await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate"
     )
@@ -59,7 +59,7 @@ async def test_pages_show_the_last_use_of_a_rotated_key(dashboard: Dashboard) ->
 
 async def test_form_of_a_replaced_key_offers_only_earlier_ends(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    key_id, _ = await create(olivia, expiry="never")
+    key_id, _ = await add_key(dashboard, expiresAt=None)
     await olivia.send(
         await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="604800"
     )
@@ -95,7 +95,7 @@ async def test_overlap_ends_at_the_expiry_of_the_old_key(dashboard: Dashboard) -
 
 async def test_rotated_key_cannot_be_rotated_again(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    key_id, _ = await create(olivia)
+    key_id, _ = await add_key(dashboard)
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
     await olivia.send(page, f"{KEYS}/{key_id}/rotate")
     answer = await olivia.send(page, f"{KEYS}/{key_id}/rotate", once="x" * 32)
@@ -105,7 +105,7 @@ async def test_rotated_key_cannot_be_rotated_again(dashboard: Dashboard) -> None
 
 async def test_unknown_overlap_is_rejected(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    key_id, secret = await create(olivia)
+    key_id, secret = await add_key(dashboard)
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
     answer = await olivia.send(page, f"{KEYS}/{key_id}/rotate", overlap="31536000")
     assert answer.status == 422
@@ -115,8 +115,8 @@ async def test_unknown_overlap_is_rejected(dashboard: Dashboard) -> None:
 
 async def test_counts_agree_during_the_overlap(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    key_id, _ = await create(olivia)
-    await create(olivia, name="Other")
+    key_id, _ = await add_key(dashboard)
+    await add_key(dashboard, "Other")
     await olivia.send(
         await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="3600"
     )

@@ -2,9 +2,7 @@
 
 from typing import Final
 
-import psycopg
-
-from tests.integration.dashboard.keys import KEYS, create
+from tests.integration.dashboard.keys import KEYS, add_key
 from tests.integration.dashboard.signing_in import Browser
 from tests.support.dashboard import ACME, OLIVIA, Dashboard, Person
 from tests.support.dashboard_page import Page
@@ -18,15 +16,12 @@ VALUES (%s, date_trunc('day', now(), 'UTC') - %s * interval '1 day', %s, %s, %s)
 async def count_requests(
     dashboard: Dashboard, key_id: str, number: int, *, outcome: str = "accepted", days_ago: int = 0
 ) -> None:
-    async with await psycopg.AsyncConnection.connect(
-        dashboard.conninfo, autocommit=True
-    ) as connection:
-        await connection.execute(ADD, (ACME, days_ago, key_id, outcome, number))
+    await dashboard.execute(ADD, (ACME, days_ago, key_id, outcome, number))
 
 
 async def three_keys(dashboard: Dashboard, olivia: Person) -> dict[str, str]:
     """Keys with few, many and no requests in 30 days, the newest last; their ids by name."""
-    found = {name: (await create(olivia, name=name))[0] for name in ("Many", "Few", "None")}
+    found = {name: (await add_key(dashboard, name))[0] for name in ("Many", "Few", "None")}
     await count_requests(dashboard, found["Many"], 1200)
     await count_requests(dashboard, found["Many"], 34, outcome="rate_limited", days_ago=29)
     await count_requests(dashboard, found["Few"], 7, days_ago=3)
@@ -82,9 +77,9 @@ async def test_pages_without_the_scope_for_usage_show_none(browser: Browser) -> 
 
 async def test_page_of_a_key_shows_its_latest_changes(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    key_id, _ = await create(olivia, name="Name 0")
+    key_id, _ = await add_key(dashboard, "Name 0")
     for number in range(1, 12):
-        await olivia.send(await olivia.open(f"{KEYS}/{key_id}/edit"), name=f"Name {number}")
+        await dashboard.call("PATCH", f"/api-keys/{key_id}", {"name": f"Name {number}"})
     page = await olivia.open(f"{KEYS}/{key_id}")
     assert page.text.count("changed the key") == 10
     assert "created the key" not in page.text

@@ -5,7 +5,6 @@ import io
 import json
 from typing import Final
 
-import psycopg
 import pytest
 
 from tests.integration.dashboard.signing_in import USER, Browser
@@ -173,13 +172,12 @@ async def test_entries_are_grouped_by_day_in_the_zone_of_the_organization(
     dashboard: Dashboard,
 ) -> None:
     await dashboard.call("PATCH", "/tenants/acme", {"timeZone": "Asia/Tokyo"})
-    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-        for number, at in enumerate(("2026-03-01T14:59:00Z", "2026-03-01T15:01:00Z")):
-            await connection.execute(
-                "INSERT INTO audit_events (id, org_id, at, action, actor_kind, target_id, after) "
-                "VALUES (%s, 'acme', %s, 'api_key.created', 'user', 'key_x', '{}')",
-                (f"aud_{number}", at),
-            )
+    for number, at in enumerate(("2026-03-01T14:59:00Z", "2026-03-01T15:01:00Z")):
+        await dashboard.execute(
+            "INSERT INTO audit_events (id, org_id, at, action, actor_kind, target_id, after) "
+            "VALUES (%s, 'acme', %s, 'api_key.created', 'user', 'key_x', '{}')",
+            (f"aud_{number}", at),
+        )
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(f"{AUDIT}?until=2026-03-02")
     assert "Times are in Asia/Tokyo." in page.text
@@ -193,12 +191,11 @@ async def test_entries_are_grouped_by_day_in_the_zone_of_the_organization(
 
 
 async def test_entry_of_an_invitation_names_its_address(dashboard: Dashboard) -> None:
-    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-        await connection.execute(
-            "INSERT INTO audit_events (id, org_id, at, action, actor_kind, actor_id, target_id, after) "
-            "VALUES ('aud_x', 'acme', now(), 'invitation.created', 'user', 'olivia', 'inv_x', "
-            """'{"email": "eve@x.example", "role": "member"}')"""
-        )
+    await dashboard.execute(
+        "INSERT INTO audit_events (id, org_id, at, action, actor_kind, actor_id, target_id, after) "
+        "VALUES ('aud_x', 'acme', now(), 'invitation.created', 'user', 'olivia', 'inv_x', "
+        """'{"email": "eve@x.example", "role": "member"}')"""
+    )
     page = await (await dashboard.sign_in(OLIVIA)).open(AUDIT)
     assert "Olivia Owner invited eve@x.example by mail as member" in page.text
 

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-import psycopg
 import pytest
 
 from tests.support import events
@@ -166,8 +165,7 @@ async def test_event_shows_its_payload_formatted_and_original(
 
 async def test_deleted_payload_is_explained(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(event_id="evt_1"))
-    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-        await connection.execute("DELETE FROM billing_bodies")
+    await dashboard.execute("DELETE FROM billing_bodies")
     assert "was deleted after its retention period" in (await owner.open(f"{EVENTS}/evt_1")).text
     assert (await owner.open(f"{EVENTS}/evt_1/payload")).status == 404
 

@@ -121,10 +121,9 @@ async def test_stream_has_the_headers_of_pages(dashboard: Dashboard) -> None:
 async def test_stream_of_a_removed_member_ends(dashboard: Dashboard) -> None:
     await add_as_member(dashboard.conninfo)
     async with listening(await dashboard.sign_in(MIA)) as heard:
-        async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-            await connection.execute(
-                "UPDATE memberships SET removed_at = now() WHERE subject = %s", (MIA.sub,)
-            )
+        await dashboard.execute(
+            "UPDATE memberships SET removed_at = now() WHERE subject = %s", (MIA.sub,)
+        )
         await dashboard.deliver(updated())
         assert await heard.rest() == OVER
 

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
-import psycopg
 import pytest
 
 from tests.support.dashboard import ACME, AT_ACME, Dashboard, Person, started_dashboard
@@ -65,8 +64,7 @@ async def owner(dashboard: Dashboard) -> Person:
 
 async def change_plan(dashboard: Dashboard, plan: str) -> None:
     query: Any = "UPDATE tenants SET plan = %s, subscription_status = 'active' WHERE id = %s"
-    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-        await connection.execute(query, (plan, ACME))
+    await dashboard.execute(query, (plan, ACME))
 
 
 async def use_exports(dashboard: Dashboard, used: int) -> None:
@@ -77,8 +75,7 @@ async def use_exports(dashboard: Dashboard, used: int) -> None:
         "        extract(epoch FROM month + interval '1 month'), %s"
         "   FROM (SELECT date_trunc('month', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC') AS m (month)"
     )
-    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-        await connection.execute(query, (ACME, used))
+    await dashboard.execute(query, (ACME, used))
 
 
 def features_on(page: str) -> dict[str, str]:

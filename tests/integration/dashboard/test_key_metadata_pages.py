@@ -28,13 +28,13 @@ async def test_edit_changes_only_the_edited_one(dashboard: Dashboard) -> None:
     key_id, _ = await create(olivia, externalId="cus_4711", metadata=LINES)
     edit = f"{KEYS}/{key_id}/edit"
     await olivia.send(await olivia.open(edit), externalId="cus_4712")
-    found = await record(dashboard, olivia, key_id)
+    found = await record(dashboard, key_id)
     assert (found["externalId"], len(found["metadata"])) == ("cus_4712", 2)
     await olivia.send(await olivia.open(edit), metadata="tier=gold")
-    found = await record(dashboard, olivia, key_id)
+    found = await record(dashboard, key_id)
     assert (found["externalId"], found["metadata"]) == ("cus_4712", {"tier": "gold"})
     await olivia.send(await olivia.open(edit), externalId="", metadata="")
-    found = await record(dashboard, olivia, key_id)
+    found = await record(dashboard, key_id)
     assert (found["externalId"], found["metadata"]) == (None, {})
 
 
@@ -44,7 +44,7 @@ async def test_edit_keeps_metadata_that_lines_cannot_hold(dashboard: Dashboard) 
     edit = await olivia.open(f"{KEYS}/{key_id}/edit")
     assert edit.form().fields["metadata"] == ['{"a=b":" c ","d":""}']
     await olivia.send(edit, name="renamed")
-    assert (await record(dashboard, olivia, key_id))["metadata"] == {"a=b": " c ", "d": ""}
+    assert (await record(dashboard, key_id))["metadata"] == {"a=b": " c ", "d": ""}
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from datetime import timedelta
 
-import psycopg
-
-from tests.integration.dashboard.keys import KEYS, NEW, create
+from tests.integration.dashboard.keys import KEYS, NEW, add_key
 from tests.support.dashboard import ADAM, AT_ACME, OLIVIA, Dashboard
 
 OVERVIEW = f"{AT_ACME}/"
@@ -19,8 +17,8 @@ async def test_leak_is_shown_on_the_key_page_the_list_and_the_overview(
     dashboard: Dashboard,
 ) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    leaked, secret = await create(olivia, name="Deploys")
-    revoked, _ = await create(olivia, name="Old")
+    leaked, secret = await add_key(dashboard, "Deploys")
+    revoked, _ = await add_key(dashboard, "Old")
     await dashboard.call("DELETE", f"/api-keys/{revoked}")
     await report(dashboard, secret)
     page = await olivia.open(f"{KEYS}/{leaked}")
@@ -41,7 +39,7 @@ async def test_leak_is_shown_on_the_key_page_the_list_and_the_overview(
 
 async def test_replacement_of_a_leaked_key_resolves_the_warning(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    leaked, secret = await create(olivia, name="Deploys", own="reports:read")
+    leaked, secret = await add_key(dashboard, "Deploys", scopes=["projects:read", "reports:read"])
     await report(dashboard, secret)
     form = await olivia.open(f"{NEW}?replaces={leaked}")
     fields = form.form(NEW).fields
@@ -70,7 +68,7 @@ async def test_replacement_of_a_leaked_key_resolves_the_warning(dashboard: Dashb
 
 async def test_only_a_leaked_key_can_be_replaced(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    key_id, _ = await create(olivia)
+    key_id, _ = await add_key(dashboard)
     assert (await olivia.open(f"{NEW}?replaces={key_id}")).path == f"{KEYS}/{key_id}"
     assert (await olivia.open(f"{NEW}?replaces=key_none")).status == 404
     form = (await olivia.open(NEW)).form(NEW).fields
@@ -83,8 +81,8 @@ async def test_only_a_leaked_key_can_be_replaced(dashboard: Dashboard) -> None:
 
 
 async def test_admin_cannot_replace_a_leaked_owner_key(dashboard: Dashboard) -> None:
-    olivia, adam = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
-    leaked, secret = await create(olivia, name="Root", scope=[], access="owner", sure="1")
+    adam = await dashboard.sign_in(ADAM)
+    leaked, secret = await add_key(dashboard, "Root", accessLevel="OWNER")
     await report(dashboard, secret)
     for path in (f"{KEYS}/{leaked}", OVERVIEW):
         page = await adam.open(path)
@@ -95,13 +93,12 @@ async def test_admin_cannot_replace_a_leaked_owner_key(dashboard: Dashboard) -> 
 
 async def test_leak_is_listed_for_thirty_days(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    leaked, secret = await create(olivia, name="Deploys")
+    leaked, secret = await add_key(dashboard, "Deploys")
     await report(dashboard, secret)
     for age, is_shown in ((timedelta(days=29), True), (timedelta(days=31), False)):
-        async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-            await connection.execute(
-                "UPDATE api_keys SET revoked_at = now() - %s WHERE id = %s", (age, leaked)
-            )
+        await dashboard.execute(
+            "UPDATE api_keys SET revoked_at = now() - %s WHERE id = %s", (age, leaked)
+        )
         overview = (await olivia.open(OVERVIEW)).text
         assert ("A key was reported as leaked." in overview) is is_shown
     assert "This key was reported as leaked" in (await olivia.open(f"{KEYS}/{leaked}")).text

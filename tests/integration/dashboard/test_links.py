@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 import pytest
 
 from tenantry_devkit.identity_tokens import DemoUser
-from tests.integration.dashboard.keys import create
+from tests.integration.dashboard.keys import add_key
 from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, OLIVIA, Dashboard, Person
 from tests.support.dashboard_page import Page
 from tests.support.events import INVOICE_URL, failed, updated
@@ -81,17 +81,16 @@ LEADS_TO: Final = {
 
 async def fill_every_page(dashboard: Dashboard, *, invoice: bool) -> None:
     """Create objects of every kind, so that every link appears on a page."""
-    olivia = await dashboard.sign_in(OLIVIA)
     soon = (datetime.now(UTC) + timedelta(days=3)).isoformat()
     key = {"orgId": ACME, "name": "Nightly", "scopes": ["projects:read"]}
     await dashboard.call("POST", "/api-keys", {**key, "name": "Expiring", "expiresAt": soon})
     rotated = await dashboard.call("POST", "/api-keys", {**key, "name": "Rotated"})
     await dashboard.call("POST", f"/api-keys/{rotated['id']}/rotate", {"overlapSeconds": 3600})
-    _, leaked = await create(olivia, name="Leaked")
+    _, leaked = await add_key(dashboard, "Leaked")
     await dashboard.api.post("/api/v1/api-keys/report-leak", json={"secret": leaked})
     for number in range(7):
         await dashboard.call("POST", "/api-keys", {**key, "name": f"Worker {number}"})
-    _, owner = await create(olivia, name="Owner key", scope=[], access="owner", sure="1")
+    _, owner = await add_key(dashboard, "Owner key", accessLevel="OWNER")
     made = await dashboard.request("POST", "/projects", owner, {"name": "Made by a key"})
     assert made.status_code == 201
     for number in range(2):

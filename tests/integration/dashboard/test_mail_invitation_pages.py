@@ -180,8 +180,7 @@ async def test_closed_invitation_says_so(dashboard: Dashboard, ending: str, text
     if ending == "withdrawn":
         await dashboard.call("DELETE", f"/invitations/{invitation['id']}")
     else:
-        async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-            await connection.execute("UPDATE invitations SET expires_at = now()")
+        await dashboard.execute("UPDATE invitations SET expires_at = now()")
     page = await noa.open(invitation["path"])
     assert text in page.text
     assert "Ask an owner or admin of the organization for a new one." in page.text

@@ -1,6 +1,5 @@
 """The user's own memberships: invitations, and leaving."""
 
-import psycopg
 import pytest
 
 from tests.support.dashboard import ADAM, AT_ACME, BERTA, BETA, MIA, NOA, OLIVIA, Dashboard
@@ -107,8 +106,7 @@ async def test_owner_by_claim_cannot_come_back_after_leaving(dashboard: Dashboar
     await dashboard.operate(
         "PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "x@x.example", "ownerId": "other"}
     )
-    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-        await connection.execute("DELETE FROM memberships WHERE subject = %s", (OLIVIA.sub,))
+    await dashboard.execute("DELETE FROM memberships WHERE subject = %s", (OLIVIA.sub,))
     made = await dashboard.call(
         "POST", "/members", {"userId": OLIVIA.sub, "role": "member"}, user=ADAM
     )
@@ -134,11 +132,10 @@ async def test_user_with_access_by_claim_alone_sees_its_source(dashboard: Dashbo
 
 async def test_owner_by_claim_removed_by_an_admin_keeps_access(dashboard: Dashboard) -> None:
     path = await dashboard.page_of("olivia")
-    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-        await connection.execute(
-            "UPDATE memberships SET removed_at = now(), updated_at = now(), binds_owner = false WHERE id = %s",
-            (path.rpartition("/")[2],),
-        )
+    await dashboard.execute(
+        "UPDATE memberships SET removed_at = now(), updated_at = now(), binds_owner = false WHERE id = %s",
+        (path.rpartition("/")[2],),
+    )
     olivia = await dashboard.sign_in(OLIVIA)
     assert (await olivia.open(f"{AT_ACME}/settings/members")).status == 200
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from tests.integration.dashboard.keys import create
+from tests.integration.dashboard.keys import add_key
 from tests.support.dashboard import ADAM, AT_ACME, BERTA, MIA, Dashboard, Person
 from tests.support.events import failed
 
@@ -19,7 +19,7 @@ async def owner(dashboard: Dashboard) -> Person:
 
 async def furnish(dashboard: Dashboard, owner: Person) -> dict[str, str]:
     """Create one of each kind that "storefront" finds; return their pages."""
-    key_id, _ = await create(owner, name="Storefront key")
+    key_id, _ = await add_key(dashboard, "Storefront key")
     project = await dashboard.call("POST", "/projects", {"name": "Storefront"})
     await dashboard.deliver(failed(event_id="evt_storefront"))
     member = await dashboard.add_member("storefront-bot", "admin")
@@ -50,9 +50,9 @@ async def test_one_text_finds_objects_of_every_kind(dashboard: Dashboard, owner:
 
 @pytest.mark.parametrize("path", ["/search?q=", "/settings/api-keys?search="])
 async def test_pasted_secret_finds_its_key_and_stays_in_no_address(
-    owner: Person, path: str
+    dashboard: Dashboard, owner: Person, path: str
 ) -> None:
-    key_id, secret = await create(owner, name="Nightly export")
+    key_id, secret = await add_key(dashboard, "Nightly export")
     answer = await owner.get(f"{AT_ACME}{path}{secret}")
     assert answer.status_code == 303
     assert answer.headers["location"] == f"{AT_ACME}{path}{secret[:13]}...{secret[-4:]}"
