@@ -3,6 +3,7 @@
 It is a real server: streams continue while other requests are answered.
 """
 
+import hashlib
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ from tests.support.app import OPERATOR_TOKEN, PEPPER, make_settings
 from tests.support.dashboard_page import Form, Page
 from tests.support.emptying import connected, refilling
 from tests.support.patience import PATIENT, patient_database
+from tests.support.postgres import PostgresServer
 from tests.support.provider_api import KEY, ProviderServer, running_provider
 from tests.support.service import JsonObject
 from tests.support.serving import LOOPBACK, serving, url_of
@@ -343,6 +345,20 @@ async def started_dashboard(
         dashboard = Dashboard(url, conninfo, companion, serve, api, database, connection)
         await stack.enter_async_context(dashboard.serving())
         yield dashboard
+
+
+@asynccontextmanager
+async def dashboard_of_file(
+    postgres: PostgresServer, folder: Path, catalog: str = "", /, **values: str
+) -> AsyncIterator[Dashboard]:
+    """Run the same on a new database, with the text of a plan catalog, for all tests of a file."""
+    if catalog:
+        plans = folder / f"{hashlib.sha256(catalog.encode()).hexdigest()}.toml"
+        plans.write_text(catalog)
+        values["TENANTRY_PLANS"] = str(plans)
+    with postgres.database() as conninfo:
+        async with started_dashboard(conninfo, folder, **values) as dashboard:
+            yield dashboard
 
 
 @asynccontextmanager

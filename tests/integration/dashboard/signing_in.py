@@ -12,12 +12,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import msgspec
+import psycopg
+from psycopg.rows import TupleRow
 
 from tenantry.common.clock import Timeouts
 from tenantry.domain.issuers import DIRECTORY
 from tenantry.server.asgi_types import AsgiApp
 from tests.support.app import BASE_URL, OPERATOR_TOKEN, client_of, lifespan, make_app
-from tests.support.emptying import Empty, emptying
+from tests.support.emptying import connected, refilling
 from tests.support.issuer import (
     AUDIENCE,
     CLIENT_ID,
@@ -58,7 +60,7 @@ class Browser:
         issuer: Issuer,
         clock: Clock,
         conninfo: str,
-        empty: Empty,
+        connection: psycopg.AsyncConnection[TupleRow],
         directory: str = "",
     ) -> None:
         self.directory = directory
@@ -72,7 +74,7 @@ class Browser:
         self.clock = clock
         self.conninfo = conninfo
         self.asked: dict[str, str] = {}
-        self._empty = empty
+        self._refill = refilling(connection, self._add_tenants)
 
     @asynccontextmanager
     async def reset(self) -> AsyncIterator[None]:
@@ -82,7 +84,6 @@ class Browser:
         The provider answers again as at the start. The clock advances by a day, so that nothing
         issued before is valid.
         """
-        await self._empty()
         self.clock.now += timedelta(days=1)
         self.asked = {}
         self.issuer.answers.clear()
@@ -92,14 +93,17 @@ class Browser:
         else:
             describe(self.issuer)
         async with client_of(self.app) as self.client:
-            for tenant, owner in (("acme", USER), ("other", "other-owner")):
-                answer = await self.client.put(
-                    f"/api/v1/tenants/{tenant}",
-                    json={"name": tenant.title(), "ownerEmail": "o@x.example", "ownerId": owner},
-                    headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
-                )
-                assert answer.is_success, answer.text
+            await self._refill()
             yield
+
+    async def _add_tenants(self) -> None:
+        for tenant, owner in (("acme", USER), ("other", "other-owner")):
+            answer = await self.client.put(
+                f"/api/v1/tenants/{tenant}",
+                json={"name": tenant.title(), "ownerEmail": "o@x.example", "ownerId": owner},
+                headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
+            )
+            assert answer.is_success, answer.text
 
     @asynccontextmanager
     async def at_another_process(self) -> AsyncIterator[httpx2.AsyncClient]:
@@ -241,7 +245,7 @@ async def at_provider(
 
     With ``directories`` the provider has an issuer for each, and users sign in at the first.
     """
-    async with running_issuer(KEY) as issuer, emptying(conninfo) as empty:
+    async with running_issuer(KEY) as issuer, connected(conninfo) as connection:
         describe(issuer)
         if directories:
             describe_directories(issuer)
@@ -259,7 +263,7 @@ async def at_provider(
         }
         make = partial(make_app, conninfo, clock, timeouts, **values)
         browser = Browser(
-            make, issuer, clock, conninfo, empty, directories[0] if directories else ""
+            make, issuer, clock, conninfo, connection, directories[0] if directories else ""
         )
         async with lifespan(browser.app), browser.client:
             yield browser

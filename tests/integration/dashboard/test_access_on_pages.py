@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tenantry.domain.access import AccessPhase
-from tests.support.dashboard import ACME, AT_ACME, Dashboard, Person, started_dashboard
+from tests.support.dashboard import ACME, AT_ACME, Dashboard, Person, dashboard_of_file
 from tests.support.postgres import PostgresServer
 
 BILLING: Final = f"{AT_ACME}/billing"
@@ -36,20 +36,9 @@ projects = 10
 
 
 @pytest.fixture(scope="module")
-async def dashboard_with_addons(
-    postgres: PostgresServer, people: Path, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Dashboard]:
-    catalog = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    catalog.write_text(CATALOG)
-    with postgres.database() as conninfo:
-        async with started_dashboard(conninfo, people, TENANTRY_PLANS=str(catalog)) as dashboard:
-            yield dashboard
-
-
-@pytest.fixture
-async def dashboard(dashboard_with_addons: Dashboard) -> AsyncIterator[Dashboard]:
-    async with dashboard_with_addons.reset():
-        yield dashboard_with_addons
+async def shared_dashboard(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
+    async with dashboard_of_file(postgres, people, CATALOG) as dashboard:
+        yield dashboard
 
 
 @pytest.fixture

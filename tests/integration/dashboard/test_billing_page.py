@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tenantry.common.clock import Timeouts
 from tests.support import events
 from tests.support.dashboard import (
     ADAM,
@@ -13,11 +14,12 @@ from tests.support.dashboard import (
     BERTA,
     CUSTOMER,
     MIA,
+    OLIVIA,
     Dashboard,
     Person,
+    dashboard_of_file,
     running_dashboard,
     settings_of,
-    started_dashboard,
 )
 from tests.support.events import INVOICE_URL, deleted, failed, succeeded, updated
 from tests.support.postgres import PostgresServer
@@ -46,9 +48,8 @@ def provider(shared_provider: ProviderServer) -> ProviderServer:
 async def dashboard_with_provider(
     postgres: PostgresServer, people: Path, shared_provider: ProviderServer
 ) -> AsyncIterator[Dashboard]:
-    with postgres.database() as conninfo:
-        async with started_dashboard(conninfo, people, **settings_of(shared_provider)) as dashboard:
-            yield dashboard
+    async with dashboard_of_file(postgres, people, **settings_of(shared_provider)) as dashboard:
+        yield dashboard
 
 
 @pytest.fixture
@@ -272,6 +273,43 @@ async def test_provider_error_is_shown_on_the_page(conninfo: str, people: Path) 
     assert "Billing" in answer.text
     assert 'tabindex="-1" autofocus role="alert"' in answer.html
     assert "<title>Error: Plan" in answer.html
+
+
+async def test_provider_that_fails_or_is_slow_costs_one_line(conninfo: str, people: Path) -> None:
+    async with (
+        running_provider() as provider,
+        running_dashboard(
+            conninfo, people, Timeouts(billing_page=0.05), **settings_of(provider)
+        ) as dashboard,
+    ):
+        owner = await dashboard.sign_in()
+        provider.page_answer = refusal(500)
+        pages = [await owner.open(BILLING)]
+        provider.open.clear()
+        pages.append(await owner.open(BILLING))
+        provider.open.set()
+    for page in pages:
+        assert page.status == 200
+        assert "The payment method and the next charge are not shown. Try again" in page.text
+        assert "Subscribe to Pro" in page.text
+
+
+async def test_missing_permission_is_said_and_the_rest_shown(
+    owner: Person, provider: ProviderServer
+) -> None:
+    provider.page_answer = refusal(403)
+    page = await owner.open(BILLING)
+    assert "has no permission to read invoices, subscriptions, the payment method." in page.text
+    assert "Subscribe to Pro" in page.text
+
+
+async def test_no_page_without_a_customer_asks_the_provider(
+    dashboard: Dashboard, owner: Person, provider: ProviderServer
+) -> None:
+    fields = {"name": "Acme", "ownerEmail": OLIVIA.email, "ownerId": OLIVIA.sub}
+    await dashboard.operate("PUT", "/tenants/acme", {**fields, "stripeCustomerId": None})
+    assert (await owner.open(BILLING)).status == 200
+    assert provider.page_requests == []
 
 
 async def test_after_a_checkout_the_page_waits_for_the_plan(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.dashboard import ACME, AT_ACME, Dashboard, Person, started_dashboard
+from tests.support.dashboard import ACME, AT_ACME, Dashboard, Person, dashboard_of_file
 from tests.support.postgres import PostgresServer
 
 BILLING: Final = f"{AT_ACME}/billing"
@@ -41,20 +41,9 @@ exports = true
 
 
 @pytest.fixture(scope="module")
-async def dashboard_with_features(
-    postgres: PostgresServer, people: Path, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Dashboard]:
-    catalog = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    catalog.write_text(CATALOG)
-    with postgres.database() as conninfo:
-        async with started_dashboard(conninfo, people, TENANTRY_PLANS=str(catalog)) as dashboard:
-            yield dashboard
-
-
-@pytest.fixture
-async def dashboard(dashboard_with_features: Dashboard) -> AsyncIterator[Dashboard]:
-    async with dashboard_with_features.reset():
-        yield dashboard_with_features
+async def shared_dashboard(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
+    async with dashboard_of_file(postgres, people, CATALOG) as dashboard:
+        yield dashboard
 
 
 @pytest.fixture

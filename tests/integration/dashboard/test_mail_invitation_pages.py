@@ -18,8 +18,7 @@ from tests.support.dashboard import (
     NOA,
     OLIVIA,
     Dashboard,
-    running_dashboard,
-    started_dashboard,
+    dashboard_of_file,
 )
 from tests.support.postgres import PostgresServer
 from tests.support.service import JsonObject
@@ -37,9 +36,8 @@ DISCLAIMER: Final = "Nothing happens unless you accept."
 
 @pytest.fixture(scope="module")
 async def shared(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
-    with postgres.database() as conninfo:
-        async with started_dashboard(conninfo, people, **ENABLED) as dashboard:
-            yield dashboard
+    async with dashboard_of_file(postgres, people, **ENABLED) as dashboard:
+        yield dashboard
 
 
 @pytest.fixture
@@ -211,10 +209,12 @@ async def test_name_of_the_tenant_is_plain_text(dashboard: Dashboard) -> None:
     assert 'href="https://evil.example"' not in answer.text
 
 
-async def test_without_the_setting_no_link_is_valid(conninfo: str, people: Path) -> None:
+async def test_without_the_setting_no_link_is_valid(shared_dashboard: Dashboard) -> None:
     token = InvitationLinks([Secret(PEPPER)], "").token("inv_" + 32 * "0")
-    async with running_dashboard(conninfo, people) as dashboard:
-        answer = await anonymous(dashboard, f"{PAGE}?token={token}")
+    async with shared_dashboard.reset():
+        answer = await anonymous(shared_dashboard, f"{PAGE}?token={token}")
         assert answer.status_code == 404
-        called = await dashboard.request("GET", "/invitations", dashboard.token(OLIVIA))
+        called = await shared_dashboard.request(
+            "GET", "/invitations", shared_dashboard.token(OLIVIA)
+        )
         assert called.json()["code"] == "invitations_not_enabled"

@@ -14,7 +14,7 @@ from tests.support.dashboard import (
     MIA,
     OLIVIA,
     Dashboard,
-    started_dashboard,
+    dashboard_of_file,
 )
 from tests.support.dashboard_page import Page
 from tests.support.postgres import PostgresServer
@@ -31,9 +31,8 @@ INVITING: Final = {
 
 @pytest.fixture(scope="module")
 async def shared_dashboard(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
-    with postgres.database() as conninfo:
-        async with started_dashboard(conninfo, people, **INVITING) as dashboard:
-            yield dashboard
+    async with dashboard_of_file(postgres, people, **INVITING) as dashboard:
+        yield dashboard
 
 
 async def invited(dashboard: Dashboard, email: str = "grace@acme.example") -> Page:

@@ -6,21 +6,17 @@ from typing import Final
 
 import pytest
 
-from tenantry.common.clock import Timeouts
 from tenantry_devkit.simulator import Card, Simulator
 from tests.support.dashboard import (
     MIA,
-    OLIVIA,
     Dashboard,
     Person,
+    dashboard_of_file,
     running_dashboard,
-    settings_of,
-    started_dashboard,
 )
 from tests.support.dashboard_page import Page
 from tests.support.events import deleted, updated
 from tests.support.postgres import PostgresServer
-from tests.support.provider_api import refusal, running_provider
 from tests.support.selling import (
     BILLING,
     CATALOG,
@@ -43,19 +39,14 @@ async def shared_simulator() -> AsyncIterator[Simulator]:
 
 
 @pytest.fixture(scope="module")
-async def started(
+async def shared_dashboard(
     postgres: PostgresServer, people: Path, shared_simulator: Simulator
 ) -> AsyncIterator[Dashboard]:
     values = selling_settings(shared_simulator, people)
-    with postgres.database() as conninfo:
-        async with started_dashboard(conninfo, people, **values) as dashboard:
-            yield dashboard
-
-
-@pytest.fixture
-async def dashboard(started: Dashboard) -> AsyncIterator[Dashboard]:
-    async with started.reset():
-        yield started
+    async with dashboard_of_file(postgres, people, **values) as dashboard:
+        async with dashboard.reset():
+            await until_prices_are_shown(await dashboard.sign_in())
+        yield dashboard
 
 
 @pytest.fixture
@@ -65,9 +56,7 @@ def sim(shared_simulator: Simulator) -> Simulator:
 
 @pytest.fixture
 async def owner(dashboard: Dashboard) -> Person:
-    owner = await dashboard.sign_in()
-    await until_prices_are_shown(owner)
-    return owner
+    return await dashboard.sign_in()
 
 
 async def opened(owner: Person, sim: Simulator, page: Page, button: str, **fields: str) -> str:
@@ -325,37 +314,6 @@ async def test_tenant_without_invoices_is_told_so(owner: Person) -> None:
     assert "No invoices yet" in (await owner.open(INVOICES)).text
 
 
-@pytest.mark.parametrize("is_slow", [False, True])
-async def test_provider_that_fails_or_is_slow_costs_one_line(
-    conninfo: str, people: Path, *, is_slow: bool
-) -> None:
-    async with (
-        running_provider() as provider,
-        running_dashboard(
-            conninfo, people, Timeouts(billing_page=0.05), **settings_of(provider)
-        ) as dashboard,
-    ):
-        provider.page_answer = refusal(500)
-        if is_slow:
-            provider.open.clear()
-        owner = await dashboard.sign_in()
-        page = await owner.open(BILLING)
-        provider.open.set()
-    assert page.status == 200
-    assert "The payment method and the next charge are not shown. Try again" in page.text
-    assert "Subscribe to Pro" in page.text
-
-
-async def test_missing_permission_is_said_and_the_rest_shown(conninfo: str, people: Path) -> None:
-    async with (
-        running_provider() as provider,
-        running_dashboard(conninfo, people, **settings_of(provider)) as dashboard,
-    ):
-        provider.page_answer = refusal(403)
-        page = await (await dashboard.sign_in()).open(BILLING)
-    assert "has no permission to read invoices, subscriptions, the payment method." in page.text
-
-
 async def test_a_trial_is_shown_until_the_tenant_had_one(
     conninfo: str, people: Path, sim: Simulator, tmp_path: Path
 ) -> None:
@@ -371,14 +329,3 @@ async def test_a_trial_is_shown_until_the_tenant_had_one(
         text = (await owner.open(BILLING)).text
         assert "Subscribe to Team" in text
         assert "of trial" not in text
-
-
-async def test_no_page_without_a_customer_asks_the_provider(conninfo: str, people: Path) -> None:
-    async with (
-        running_provider() as provider,
-        running_dashboard(conninfo, people, **settings_of(provider)) as dashboard,
-    ):
-        fields = {"name": "Acme", "ownerEmail": OLIVIA.email, "ownerId": OLIVIA.sub}
-        await dashboard.operate("PUT", "/tenants/acme", {**fields, "stripeCustomerId": None})
-        assert (await (await dashboard.sign_in()).open(BILLING)).status == 200
-        assert provider.page_requests == []

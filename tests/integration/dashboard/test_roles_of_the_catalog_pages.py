@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-import psycopg
 import pytest
 
-from tests.support.dashboard import AT_ACME, NOA, OLIVIA, Dashboard, Person, running_dashboard
+from tests.support.dashboard import AT_ACME, NOA, OLIVIA, Dashboard, Person, dashboard_of_file
+from tests.support.postgres import PostgresServer
 
 MEMBERS: Final = f"{AT_ACME}/settings/members"
 CATALOG: Final = """
@@ -31,23 +31,16 @@ scopes = ["audit:read"]
 """
 
 
-@pytest.fixture
-async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
-    plans = tmp_path / "plans.toml"
-    plans.write_text(CATALOG)
-    async with running_dashboard(conninfo, tmp_path, TENANTRY_PLANS=str(plans)) as dashboard:
+@pytest.fixture(scope="module")
+async def shared_dashboard(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
+    async with dashboard_of_file(postgres, people, CATALOG) as dashboard:
         yield dashboard
 
 
 async def sign_in_with(dashboard: Dashboard, role: str) -> Person:
     """Let a user sign in who is an active member with this role."""
     member_id = (await dashboard.add_member(NOA.sub, role)).rpartition("/")[2]
-    async with await psycopg.AsyncConnection.connect(
-        dashboard.conninfo, autocommit=True
-    ) as connection:
-        await connection.execute(
-            "UPDATE memberships SET invited = false WHERE id = %s", (member_id,)
-        )
+    await dashboard.execute("UPDATE memberships SET invited = false WHERE id = %s", (member_id,))
     return await dashboard.sign_in(NOA)
 
 
@@ -86,10 +79,7 @@ async def test_user_whose_role_gives_some_roles_makes_no_key_that_manages_member
 
 async def test_page_shows_a_role_that_left_the_catalog(dashboard: Dashboard) -> None:
     path = await dashboard.add_member("old", "support")
-    async with await psycopg.AsyncConnection.connect(
-        dashboard.conninfo, autocommit=True
-    ) as connection:
-        await connection.execute("UPDATE memberships SET role = 'gone' WHERE subject = 'old'")
+    await dashboard.execute("UPDATE memberships SET role = 'gone' WHERE subject = 'old'")
     olivia = await dashboard.sign_in(OLIVIA)
     assert "gone (no longer a role)" in (await olivia.open(path)).text
     assert "gone (no longer a role)" in (await olivia.open(MEMBERS)).text

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support import events
-from tests.support.dashboard import ADAM, AT_ACME, MIA, Dashboard, Person, started_dashboard
+from tests.support.dashboard import ADAM, AT_ACME, MIA, Dashboard, Person, dashboard_of_file
 from tests.support.postgres import PostgresServer
 
 BILLING: Final = f"{AT_ACME}/billing"
@@ -38,21 +38,9 @@ projects = 10
 
 
 @pytest.fixture(scope="module")
-async def dashboard_of_each(
-    postgres: PostgresServer, people: Path, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Dashboard]:
-    catalog = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    catalog.write_text(CATALOG)
-    with postgres.database() as conninfo:
-        values = {"TENANTRY_PLANS": str(catalog), "SUBSCRIPTIONS": "each"}
-        async with started_dashboard(conninfo, people, **values) as dashboard:
-            yield dashboard
-
-
-@pytest.fixture
-async def dashboard(dashboard_of_each: Dashboard) -> AsyncIterator[Dashboard]:
-    async with dashboard_of_each.reset():
-        yield dashboard_of_each
+async def shared_dashboard(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
+    async with dashboard_of_file(postgres, people, CATALOG, SUBSCRIPTIONS="each") as dashboard:
+        yield dashboard
 
 
 @pytest.fixture
