@@ -153,8 +153,9 @@ ONE_FAULT: Final[tuple[tuple[dict[str, str | list[str]], str, str], ...]] = (
 
 async def test_error_is_shown_beside_its_field_and_input_is_kept(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
+    form = await olivia.open(NEW)
     for fields, message, focused in ONE_FAULT:
-        answer = await olivia.send(await olivia.open(NEW), **{**CI, "own": "kept:read", **fields})
+        answer = await olivia.send(form, **{**CI, "own": "kept:read", **fields})
         assert answer.status == 422, fields
         assert message in answer.text
         assert answer.focused == ([focused] if focused else []), fields

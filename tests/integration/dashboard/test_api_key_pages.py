@@ -5,14 +5,12 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.integration.dashboard.keys import CI, KEYS, NEW, SECRET, add_key, create, record
+from tests.integration.dashboard.keys import KEYS, NEW, add_key, create, record
 from tests.integration.dashboard.signing_in import USER, Browser
 from tests.support.dashboard import (
     ACME,
     ADAM,
     AT_ACME,
-    AT_BETA,
-    BERTA,
     MIA,
     OLIVIA,
     Dashboard,
@@ -180,25 +178,6 @@ async def test_key_page_shows_all_details(dashboard: Dashboard) -> None:
     assert "See billing events" in page.text
     assert "See everything" in page.text
     assert "reports:*" in page.text
-
-
-async def test_key_of_another_tenant_is_not_found(dashboard: Dashboard) -> None:
-    berta = await dashboard.sign_in(BERTA)
-    key_id, secret = await add_key(dashboard)
-    before = await record(dashboard, key_id)
-    one = f"{AT_BETA}/settings/api-keys/{key_id}"
-    answers = [
-        await berta.open(one + page) for page in ("", "/edit", "/rotate", "/revoke", "/first-use")
-    ]
-    forms: dict[str, Fields] = {
-        "/edit": {"name": "mine", "scope": ["projects:read"], "expiry": "never"},
-        "/rotate": {"overlap": "0"},
-        "/revoke": {"word": "CI", "force": "1"},
-    }
-    answers += [await berta.force(one + page, **fields) for page, fields in forms.items()]
-    assert [answer.status for answer in answers] == [404] * 8
-    assert not [answer for answer in answers if secret[:13] in answer.html]
-    assert await record(dashboard, key_id) == before
 
 
 @pytest.mark.parametrize(
@@ -448,28 +427,9 @@ async def test_first_use_page_shows_that_the_key_works(dashboard: Dashboard) -> 
     assert "data-done" in after.html
 
 
-async def test_member_has_no_access_to_keys(dashboard: Dashboard) -> None:
-    mia = await dashboard.sign_in(MIA)
-    key_id, secret = await add_key(dashboard)
-    home = await mia.open(AT_ACME)
+async def test_member_sees_no_link_to_keys(dashboard: Dashboard) -> None:
+    home = await (await dashboard.sign_in(MIA)).open(AT_ACME)
     assert not [link for link in home.links if "api-keys" in link]
-    one = f"{KEYS}/{key_id}"
-    paths = (KEYS, NEW, one, f"{one}/edit", f"{one}/rotate", f"{one}/revoke", f"{one}/first-use")
-    answers = [await mia.open(path) for path in paths]
-    forms: dict[str, Fields] = {
-        NEW: {**CI, "expiry": "90", "once": "x" * 32},
-        f"{one}/edit": {"name": "mine", "scope": ["projects:read"], "expiry": "never"},
-        f"{one}/rotate": {"overlap": "0", "once": "x" * 32},
-        f"{one}/revoke": {"word": "CI"},
-    }
-    for path, fields in forms.items():
-        answers.append(await mia.force(path, **fields))
-    assert {answer.status for answer in answers} == {403}
-    assert not [
-        answer for answer in answers if SECRET.search(answer.html) or secret[:13] in answer.html
-    ]
-    assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
-    assert (await record(dashboard, key_id))["name"] == "CI"
 
 
 async def test_admin_can_read_but_not_change_an_owner_key(dashboard: Dashboard) -> None:

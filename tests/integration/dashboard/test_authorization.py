@@ -1,13 +1,27 @@
 """Authorization of every address of the dashboard, tried by users without the role."""
 
+from collections.abc import Iterable
 from typing import Final
 
 import pytest
 
-from tests.support.dashboard import ACME, ADAM, AT_ACME, BERTA, MIA, OLIVIA, Dashboard, Person
+from tests.support.dashboard import (
+    ACME,
+    ADAM,
+    AT_ACME,
+    AT_BETA,
+    BERTA,
+    MIA,
+    OLIVIA,
+    Dashboard,
+    Person,
+)
 from tests.support.events import updated
 from tests.support.routes import dashboard_addresses
 
+ROLES: Final = ("member", "admin", "owner")
+OF_ACME: Final = "Nightly export"
+"""The name of acme's objects."""
 LOWEST: Final = {
     "GET /": "member",
     "GET /billing": "member",
@@ -74,7 +88,7 @@ FORM: Final = {
     "scope": "projects:read",
     "expiry": "90",
     "mode": "live",
-    "word": "CI",
+    "word": OF_ACME,
     "overlap": "0",
     "userId": "other-user",
     "email": "other@acme.example",
@@ -89,11 +103,11 @@ FORM: Final = {
 async def ids(dashboard: Dashboard) -> dict[str, str]:
     """The id of one object of each kind in acme, by path parameter."""
     await dashboard.deliver(updated(event_id="evt_1"))
-    project = await dashboard.call("POST", "/projects", {"name": "By hand"})
+    project = await dashboard.call("POST", "/projects", {"name": OF_ACME})
     key = await dashboard.call(
         "POST",
         "/api-keys",
-        {"orgId": ACME, "name": "CI", "scopes": ["projects:read"], "expiresAt": None},
+        {"orgId": ACME, "name": OF_ACME, "scopes": ["projects:read"], "expiresAt": None},
     )
     member = await dashboard.call("POST", "/members", {"userId": "gone", "role": "member"})
     return {
@@ -124,23 +138,40 @@ async def test_admin_cannot_reach_owner_addresses(
 async def test_owner_of_another_tenant_gets_404_everywhere(
     dashboard: Dashboard, ids: dict[str, str]
 ) -> None:
-    await refused(dashboard, await dashboard.sign_in(BERTA), ids, {"member", "admin", "owner"}, 404)
+    await refused(dashboard, await dashboard.sign_in(BERTA), ids, set(ROLES), 404)
+
+
+async def test_objects_of_another_tenant_are_not_found_at_the_own_one(
+    dashboard: Dashboard, ids: dict[str, str]
+) -> None:
+    # invitations are off here: test_member_invitation_pages has theirs
+    of_objects = [each for each in LOWEST if "{" in each and "{invitation_id}" not in each]
+    await refused(
+        dashboard, await dashboard.sign_in(BERTA), ids, set(ROLES), 404, AT_BETA, of_objects
+    )
 
 
 async def refused(
-    dashboard: Dashboard, person: Person, ids: dict[str, str], roles: set[str], status: int
+    dashboard: Dashboard,
+    person: Person,
+    ids: dict[str, str],
+    roles: set[str],
+    status: int,
+    tenant: str = AT_ACME,
+    addresses: Iterable[str] = LOWEST,
 ) -> None:
-    """Check that every address for these roles answers a person with this status and changes
-    nothing.
+    """Check that every address for these roles answers a person with this status, tells nothing of
+    acme's objects and changes nothing.
     """
     before = await state(dashboard)
     answers = {}
-    for address, lowest in LOWEST.items():
-        if lowest in roles:
+    for address in addresses:
+        if LOWEST[address] in roles:
             method, path = address.split(" ")
-            at = AT_ACME + path.format_map(ids)
+            at = tenant + path.format_map(ids)
             page = await (person.open(at) if method == "GET" else person.force(at, **FORM))
             answers[address] = page.status
+            assert OF_ACME not in page.html, address
     assert answers == dict.fromkeys(answers, status)
     assert await state(dashboard) == before
 

@@ -9,7 +9,7 @@ import pytest
 
 from tenantry_devkit.identity_tokens import DemoUser
 from tests.integration.dashboard.keys import add_key
-from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, OLIVIA, Dashboard, Person
+from tests.support.dashboard import ADAM, AT_ACME, MIA, OLIVIA, Dashboard, Person
 from tests.support.dashboard_page import Page
 from tests.support.events import INVOICE_URL, failed, updated
 
@@ -82,14 +82,13 @@ LEADS_TO: Final = {
 async def fill_every_page(dashboard: Dashboard, *, invoice: bool) -> None:
     """Create objects of every kind, so that every link appears on a page."""
     soon = (datetime.now(UTC) + timedelta(days=3)).isoformat()
-    key = {"orgId": ACME, "name": "Nightly", "scopes": ["projects:read"]}
-    await dashboard.call("POST", "/api-keys", {**key, "name": "Expiring", "expiresAt": soon})
-    rotated = await dashboard.call("POST", "/api-keys", {**key, "name": "Rotated"})
-    await dashboard.call("POST", f"/api-keys/{rotated['id']}/rotate", {"overlapSeconds": 3600})
+    await add_key(dashboard, "Expiring", expiresAt=soon)
+    rotated, _ = await add_key(dashboard, "Rotated")
+    await dashboard.call("POST", f"/api-keys/{rotated}/rotate", {"overlapSeconds": 3600})
     _, leaked = await add_key(dashboard, "Leaked")
     await dashboard.api.post("/api/v1/api-keys/report-leak", json={"secret": leaked})
     for number in range(7):
-        await dashboard.call("POST", "/api-keys", {**key, "name": f"Worker {number}"})
+        await add_key(dashboard, f"Worker {number}")
     _, owner = await add_key(dashboard, "Owner key", accessLevel="OWNER")
     made = await dashboard.request("POST", "/projects", owner, {"name": "Made by a key"})
     assert made.status_code == 201
@@ -185,7 +184,9 @@ async def test_invoice_is_linked_if_there_is_one(dashboard: Dashboard) -> None:
 
 
 async def test_link_about_expiring_keys_filters_the_list(dashboard: Dashboard) -> None:
-    await fill_every_page(dashboard, invoice=True)
+    soon = (datetime.now(UTC) + timedelta(days=3)).isoformat()
+    await add_key(dashboard, "Expiring", expiresAt=soon)
+    await add_key(dashboard, "Lasting", expiresAt=None)
     olivia = await dashboard.sign_in(OLIVIA)
     overview = await olivia.open(f"{AT_ACME}/")
     page = await olivia.open(dict(overview.anchors)["1 expiring"])

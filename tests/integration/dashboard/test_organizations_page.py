@@ -86,9 +86,9 @@ async def test_start_page_never_redirects_to_a_suspended_tenant_of_many(
     dashboard: Dashboard,
 ) -> None:
     await dashboard.join_many(BERTA, 30)
-    for number in range(1, 30):
-        wishes = {"name": f"Many {number:05}", "ownerEmail": "x@x.example", "suspended": True}
-        await dashboard.operate("PUT", f"/tenants/many-{number}", wishes)
+    await dashboard.execute(
+        "UPDATE tenants SET suspended_at = now() WHERE id ~ '^many-' AND id <> 'many-30'"
+    )
     await dashboard.operate("DELETE", "/tenants/beta")
     assert (await (await dashboard.sign_in(BERTA)).open("/")).path == "/orgs/many-30/"
 

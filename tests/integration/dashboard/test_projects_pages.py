@@ -3,10 +3,9 @@
 import asyncio
 from typing import Final
 
-import httpx2
 import pytest
 
-from tests.support.dashboard import AT_ACME, BERTA, MIA, OLIVIA, Dashboard
+from tests.support.dashboard import AT_ACME, MIA, OLIVIA, Dashboard
 from tests.support.events import NOW, deleted, updated
 
 PROJECTS: Final = f"{AT_ACME}/projects"
@@ -60,16 +59,20 @@ async def test_projects_are_searched_by_name_id_and_description(dashboard: Dashb
 
 async def test_oldest_projects_are_one_click_away(dashboard: Dashboard) -> None:
     await dashboard.deliver(updated())
-    projects = [await create(dashboard, f"Project {number}") for number in range(27)]
+    await dashboard.execute(
+        "INSERT INTO projects (id, org_id, mode, name, created_at, updated_at) "
+        "SELECT 'proj_' || n, 'acme', 'live', 'Project ' || n, now() + n * interval '1 ms', now() "
+        "FROM generate_series(1, 27) AS n"
+    )
     mia = await dashboard.sign_in(MIA)
     newest = await mia.open(PROJECTS)
     assert "1\u201325 of 27 projects" in newest.text
     [last] = [link for text, link in newest.anchors if text == "Last"]
     oldest = await mia.open(last)
     assert "3\u201327 of 27 projects" in oldest.text
-    assert projects[0] in oldest.links
+    assert f"{PROJECTS}/proj_1" in oldest.links
     [first] = [link for text, link in oldest.anchors if text == "First"]
-    assert projects[-1] in (await mia.open(first)).links
+    assert f"{PROJECTS}/proj_27" in (await mia.open(first)).links
 
 
 async def test_resubmitted_form_creates_one_project(dashboard: Dashboard) -> None:
@@ -245,40 +248,3 @@ async def test_markup_in_names_and_descriptions_is_text(dashboard: Dashboard) ->
         shown = await mia.open(page)
         assert shown.tags.count("script") == 1  # the dashboard's own
         assert MARKUP in shown.text or f"</textarea>{MARKUP}" in shown.text
-
-
-async def test_users_of_another_tenant_get_404(dashboard: Dashboard) -> None:
-    path = await create(dashboard, "Secret plans")
-    theirs = path.replace(AT_ACME, "/orgs/beta")
-    berta = await dashboard.sign_in(BERTA)
-    for page in (
-        PROJECTS,
-        path,
-        f"{path}/edit",
-        f"{path}/delete",
-        theirs,
-        f"{theirs}/edit",
-        f"{theirs}/delete",
-    ):
-        answer = await berta.open(page)
-        assert answer.status == 404
-        assert "Secret plans" not in answer.html
-    for form in (
-        f"{path}/edit",
-        f"{path}/delete",
-        f"{theirs}/edit",
-        f"{theirs}/delete",
-        f"{PROJECTS}/new",
-    ):
-        assert (await berta.force(form, name="Secret plans", description="")).status == 404
-    assert await names(dashboard) == ["Secret plans"]
-
-
-async def test_form_without_the_session_token_changes_nothing(dashboard: Dashboard) -> None:
-    path = await create(dashboard, "Kept")
-    olivia, mia = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(MIA)
-    token = (await mia.open(f"{path}/delete")).form(f"{path}/delete").fields["form_token"]
-    for fields in ({"name": "Kept"}, {"name": "Kept", "form_token": token}):
-        answer: httpx2.Response = await olivia.client.post(f"{path}/delete", data=fields)
-        assert answer.status_code == 403
-    assert await names(dashboard) == ["Kept"]
