@@ -30,7 +30,12 @@ class SigningKey(NamedTuple):
 
     alg: str
     kid: str
-    private: Key
+    given: Key | None = None
+    """The key itself; otherwise it is generated at its first use."""
+
+    @property
+    def private(self) -> Key:
+        return self.given or _generated(self.alg, self.kid)
 
     def jwk(self) -> dict[str, Any]:
         """The public half, as a member of a JSON Web Key Set."""
@@ -50,9 +55,14 @@ class SigningKey(NamedTuple):
         return jws.JWSRegistry.algorithms[self.alg].sign(signed, self.private)
 
 
-@functools.cache
 def signing_key(alg: str, kid: str) -> SigningKey:
-    """A key of this kind and id; the same one whenever asked, for keys take long to make."""
+    """A key of this kind and id."""
+    return SigningKey(alg, kid)
+
+
+@functools.cache
+def _generated(alg: str, kid: str) -> Key:
+    """A key of this kind and id; the same one for each call, for RSA keys take long to generate."""
     kinds: dict[str, tuple[str, str | int]] = {
         "ES256": ("EC", "P-256"),
         "ES384": ("EC", "P-384"),
@@ -60,7 +70,7 @@ def signing_key(alg: str, kid: str) -> SigningKey:
         "EdDSA": ("OKP", "Ed25519"),
         "Ed25519": ("OKP", "Ed25519"),
     }
-    return SigningKey(alg, kid, JWKRegistry.generate_key(*kinds.get(alg, ("RSA", 2048))))
+    return JWKRegistry.generate_key(*kinds.get(alg, ("RSA", 2048)))
 
 
 def segment(raw: bytes) -> str:
@@ -191,7 +201,7 @@ class Issuer:
 @contextlib.asynccontextmanager
 async def running_issuer(*keys: SigningKey, host: str = "127.0.0.1") -> AsyncIterator[Issuer]:
     """An issuer that listens, with one RS256 key unless others are given."""
-    issuer = Issuer(*(keys or (signing_key("RS256", "rsa-1"),)), host=host)
+    issuer = Issuer(*(keys or (SigningKey("RS256", "rsa-1"),)), host=host)
     await issuer.start()
     try:
         yield issuer
