@@ -110,7 +110,7 @@ async def test_its_dashboard_is_a_click_away(shared: Shared) -> None:
         assert "<h1><bdi>Demo Company</bdi></h1>" in page.text
 
 
-def test_demo_works_from_nothing_keeps_its_data_and_is_reset(place: Path) -> None:
+def test_demo_works_from_nothing_keeps_its_data_and_is_reset_once_it_has_ended(place: Path) -> None:
     """The demo has an event loop in a thread: `trigger` handles signals, so it needs the main
     thread.
     """
@@ -128,6 +128,8 @@ def test_demo_works_from_nothing_keeps_its_data_and_is_reset(place: Path) -> Non
             check_banner(banner, port)
             projects = answer_of(client, "/api/v1/projects", keys["live"])
             check_credentials(client, keys, folder)
+            check_database(folder)
+            check_running_demo_is_not_reset(folder, port)
             buy_business(client, keys["live"])
             portal.call(end_without_a_trace, first, folder, signal.SIGINT)
         data = folder / ".tenantry"
@@ -189,6 +191,21 @@ def check_credentials(client: httpx2.Client, keys: dict[str, str], folder: Path)
     assert (who["id"], who["orgId"], who["accessLevel"]) == ("olivia", "demo", "OWNER")
     member = answer_of(client, "/api/v1/auth/whoami", token(folder, "--user", "mia"))
     assert member["scopes"] == ["projects:*", "tenants:read", "billing:read"]
+
+
+def check_database(folder: Path) -> None:
+    """Assert that an application finds the demo's database in its file."""
+    settings = (folder / ".tenantry" / "demo.env").read_text()
+    [url] = re.findall(r"^TENANTRY_DEMO_DATABASE_URL=(.+)$", settings, re.MULTILINE)
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT id FROM tenants WHERE id = 'demo'").fetchall()
+    assert found == [("demo",)]
+
+
+def check_running_demo_is_not_reset(folder: Path, port: int) -> None:
+    done = invoke("demo", "reset", "--yes", folder=folder)
+    assert (done.code, done.out) == (1, "")
+    assert f"runs already, at port {port}. Stop it first" in done.err
 
 
 def buy_business(client: httpx2.Client, key: str) -> None:
@@ -339,23 +356,6 @@ async def test_commands_below_use_the_settings_that_the_demo_runs_with(tmp_path:
         assert await command.end(signal.SIGINT) == 0
     hint = (await invoke_async("keys", "list", folder=below)).err
     assert f"Start it in {tmp_path}: " in hint
-
-
-async def test_applications_find_the_database_of_the_running_demo(shared: Shared) -> None:
-    settings = (shared.folder / ".tenantry" / "demo.env").read_text()
-    [url] = re.findall(r"^TENANTRY_DEMO_DATABASE_URL=(.+)$", settings, re.MULTILINE)
-    async with await psycopg.AsyncConnection.connect(url) as connection:
-        found = await (
-            await connection.execute("SELECT id FROM tenants WHERE id = 'demo'")
-        ).fetchall()
-    assert found == [("demo",)]
-
-
-async def test_running_demo_is_not_reset(shared: Shared) -> None:
-    done = await invoke_async("demo", "reset", "--yes", folder=shared.folder)
-    assert (done.code, done.out) == (1, "")
-    assert f"runs already, at port {shared.port}. Stop it first" in done.err
-    assert (await get(f"{shared.base}/readyz"))["status"] == "ok"
 
 
 @pytest.mark.thorough

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,9 +19,11 @@ from tests.support import events
 from tests.support.billing import Subscriber
 from tests.support.command_runner import invoke_async
 from tests.support.commands import Done, running
+from tests.support.emptying import Empty, emptying
 from tests.support.ports import free_port
+from tests.support.postgres import PostgresServer, as_url
 from tests.support.provider_api import KEY, Answer, endpoint, refusal, running_provider
-from tests.support.truth import World, running_world
+from tests.support.truth import Stage, World, running_stage
 
 WRONG_KEY: Final = "sk_test_MustNeverBeShown"
 UNSET: Final = "The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset.\n"
@@ -43,18 +46,32 @@ class Operator(NamedTuple):
         return done
 
 
-@pytest.fixture
-async def operator(conninfo: str, database_url: str, tmp_path: Path) -> AsyncIterator[Operator]:
+@asynccontextmanager
+async def operating(stage: Stage, folder: Path) -> AsyncIterator[Operator]:
     """An operator, at the present time: commands look at the clock."""
-    async with running_world(
-        conninfo, now=system_clock() - timedelta(days=3), types=KNOWN_TYPES
-    ) as world:
+    async with stage.world(system_clock() - timedelta(days=3), types=KNOWN_TYPES) as world:
         settings = {
-            "DATABASE_URL": database_url,
+            "DATABASE_URL": as_url(stage.service.conninfo),
             "PROVIDER_SECRET_KEY": SECRET_KEY,
             "PROVIDER_API_BASE": world.simulator.url,
         }
-        yield Operator(world, tmp_path, settings)
+        yield Operator(world, folder, settings)
+
+
+@pytest.fixture(scope="module")
+async def shared_stage(postgres: PostgresServer) -> AsyncIterator[tuple[Stage, Empty]]:
+    """The service of this file, and what deletes the rows of earlier tests."""
+    with postgres.database() as conninfo:
+        async with emptying(conninfo) as empty, running_stage(conninfo) as stage:
+            yield stage, empty
+
+
+@pytest.fixture
+async def operator(shared_stage: tuple[Stage, Empty], tmp_path: Path) -> AsyncIterator[Operator]:
+    stage, empty = shared_stage
+    await empty()
+    async with operating(stage, tmp_path) as operator:
+        yield operator
 
 
 async def lost_upgrade(world: World) -> tuple[Subscriber, str, str]:
@@ -327,24 +344,25 @@ async def test_stopped_backfill_prints_the_command_that_continues_it(operator: O
 
 
 async def test_stopped_backfill_with_failed_events_retries_them(
-    operator: Operator, conninfo: str
+    conninfo: str, tmp_path: Path
 ) -> None:
-    subscriber = await operator.world.subscriber()
-    listed = [
-        events.updated(**subscriber.names, event_id=f"evt_{age:03}", created=events.NOW - age)
-        for age in range(150)
-    ]
     with psycopg.connect(conninfo) as connection:
         connection.execute("ALTER TABLE billing_events ADD CHECK (id <> 'evt_007')")
-    async with running_provider() as server:
-        server.answers.append(NO_ENDPOINTS)
-        server.answers.extend(
-            Answer(200, {"object": "list", "data": part, "has_more": True})
-            for part in (listed[:100], listed[100:])
-        )
-        server.answers.append(refusal(500, type="api_error"))
-        provider = {"PROVIDER_API_BASE": server.url, "PROVIDER_SECRET_KEY": KEY}
-        stopped = await operator.runs("backfill --since 2026-01-01T00:00:00Z", **provider)
+    async with running_stage(conninfo) as stage, operating(stage, tmp_path) as operator:
+        subscriber = await operator.world.subscriber()
+        listed = [
+            events.updated(**subscriber.names, event_id=f"evt_{age:03}", created=events.NOW - age)
+            for age in range(150)
+        ]
+        async with running_provider() as server:
+            server.answers.append(NO_ENDPOINTS)
+            server.answers.extend(
+                Answer(200, {"object": "list", "data": part, "has_more": True})
+                for part in (listed[:100], listed[100:])
+            )
+            server.answers.append(refusal(500, type="api_error"))
+            provider = {"PROVIDER_API_BASE": server.url, "PROVIDER_SECRET_KEY": KEY}
+            stopped = await operator.runs("backfill --since 2026-01-01T00:00:00Z", **provider)
     assert stopped.code == 6
     assert stopped.err.endswith(
         "1 event could not be handled. Retry them and fetch the rest with: tenantry backfill --since "
