@@ -20,7 +20,6 @@ from tenantry.integrations.oidc.keys import (
 )
 from tests.support.issuer import signing_key
 
-
 RSA = {
     "kty": "RSA",
     "kid": "rsa-1",
