@@ -20,6 +20,7 @@ from tenantry.domain.access import (
     to_access,
 )
 from tenantry.domain.plans import LARGEST_LIMIT, AccessState, parse_catalog
+from tests.support.cases import cases
 
 PLANS: Final = """
 [[plans]]
@@ -50,7 +51,7 @@ AFTER: Final = AccessPhase(
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "usual", "overridden"),
     [
         ("trialing", "full", "full"),
@@ -71,7 +72,7 @@ def test_access_by_status(
     assert access_of_status(status, OVERRIDDEN) == overridden
 
 
-@pytest.mark.parametrize(
+@cases(
     ("plan", "status", "phase"),
     [
         ("free", "none", NOTHING),
@@ -109,7 +110,7 @@ def test_access_as_the_api_shows_it() -> None:
     assert to_access(AFTER).until is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("phase", "projects", "api_keys", "members"),
     [
         (AccessPhase("full", "pro", ""), 50, 100, None),
@@ -128,7 +129,7 @@ def test_limits_of_a_phase(
     assert (limits.projects, limits.api_keys, limits.members) == (projects, api_keys, members)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("phase", "projects", "api_keys", "members"),
     [
         (AccessPhase("full", "pro", "", limits=(("projects", 49),)), 50, 100, None),

@@ -5,6 +5,7 @@ import pytest
 from tenantry.asgi.middleware import path_of
 from tenantry.in_process.access_rules import entries_for, scope_rule
 from tenantry.in_process.tenantry import client_address
+from tests.support.cases import cases
 
 TABLE = scope_rule(
     {
@@ -22,7 +23,7 @@ TABLE = scope_rule(
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "public"),
     [
         ("/health", True),
@@ -53,7 +54,7 @@ def test_path_of_thousands_of_segments_is_compared_with_few_entries() -> None:
     assert list(entries_for(path, len("/assets/a/"))) == [path, "/assets/a/", "/assets/"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("method", "path", "needed"),
     [
         ("GET", "/projects", "projects:read"),
@@ -90,7 +91,7 @@ def test_invalid_table_is_rejected(scopes: dict[tuple[str, str], str | None]) ->
         scope_rule(scopes)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "root", "below"),
     [
         ("/a", "", "/a"),
@@ -105,7 +106,7 @@ def test_paths_are_those_below_the_mount(path: str, root: str, below: str) -> No
     assert path_of({"path": path, "root_path": root}) == below
 
 
-@pytest.mark.parametrize("text", [None, "", "203.0.113.9\0", "x" * 65, "203.0.113.9\n"])
+@cases("text", [None, "", "203.0.113.9\0", "x" * 65, "203.0.113.9\n"])
 def test_address_that_cannot_be_stored_is_none(text: str | None) -> None:
     assert client_address(text) is None
 

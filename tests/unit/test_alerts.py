@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 import yaml
 
 from tenantry.db import job_names
+from tests.support.cases import cases
 from tests.support.metrics import asked_for, documented
 
 ROOT: Final = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ RUNBOOK: Final = (ROOT / "docs" / "how-to" / "operations.md").read_text("utf-8")
 PARTS: Final = dict(re.findall(r"^### (\w+)\n(.*?)(?=^#|\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
 
 
-@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+@cases("rule", RULES, ids=NAMES)
 def test_an_alert_asks_for_metrics_and_labels_that_there_are(rule: dict[str, Any]) -> None:
     known = documented()
     for name, labels in asked_for(rule["expr"]).items():
@@ -28,13 +28,13 @@ def test_an_alert_asks_for_metrics_and_labels_that_there_are(rule: dict[str, Any
         assert labels - {"le"} <= known[name].labels, name
 
 
-@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+@cases("rule", RULES, ids=NAMES)
 def test_an_alert_has_a_severity_and_a_summary(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert rule["annotations"]["summary"].endswith(".")
 
 
-@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+@cases("rule", RULES, ids=NAMES)
 def test_an_alert_links_to_its_runbook(rule: dict[str, Any]) -> None:
     name = rule["alert"]
     assert rule["annotations"]["runbook"] == f"docs/how-to/operations.md#{name.lower()}"

@@ -9,6 +9,7 @@ from tenantry.auth.api_keys import normalize
 from tenantry.domain.api_keys import KeyStatus, check_may_change, check_may_create, status_at
 from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError, ValidationError
 from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal
+from tests.support.cases import cases
 from tests.support.principals import NOW, make_key, make_principal
 
 SOON, LATER = NOW + timedelta(hours=1), NOW + timedelta(hours=2)
@@ -118,7 +119,7 @@ def test_only_an_owner_raises_a_key_to_owner() -> None:
         check_may_change(make_principal("*:*"), key, raised)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("revoked_at", "expires_at", "status"),
     [
         (None, None, KeyStatus.ACTIVE),
@@ -134,7 +135,7 @@ def test_status_of_a_key(
     assert status_at(NOW, revoked_at, expires_at) is status
 
 
-@pytest.mark.parametrize(
+@cases(
     ("scopes", "level"),
     [
         (("OWNER",), None),
@@ -148,7 +149,7 @@ def test_owner_has_several_spellings(scopes: tuple[str, ...], level: AccessLevel
     assert normalize(scopes, level) == (("*:*",), OWNER)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("scopes", "level"),
     [((), None), ((), SCOPED), (("OWNER",), SCOPED), (("OWNER", "a:b"), None), (("a:b",), OWNER)],
 )

@@ -15,6 +15,7 @@ from tenantry.domain.api_keys import (
     shown_parts,
 )
 from tenantry.domain.permissions import Mode
+from tests.support.cases import cases
 
 SECRET = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(range(RANDOM_BYTES)))
 
@@ -83,7 +84,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("secret", MALFORMED.values(), ids=MALFORMED)
+@cases("secret", MALFORMED.values(), ids=MALFORMED)
 def test_anything_else_is_not_well_formed(secret: bytes) -> None:
     assert not DEFAULT_FORMAT.is_well_formed(secret)
 
@@ -122,9 +123,7 @@ def test_keys_with_the_prefix_a_former_one_and_svc_are_accepted(prefix: str) -> 
     assert is_any_key(secret)
 
 
-@pytest.mark.parametrize(
-    "prefix", ["other", "acm", "acmee", "Acme", "acme_live", "", "acme_live_svc"]
-)
+@cases("prefix", ["other", "acm", "acmee", "Acme", "acme_live", "", "acme_live_svc"])
 def test_keys_with_another_prefix_are_not(prefix: str) -> None:
     assert not ACME.is_well_formed(with_checksum(f"{prefix}_live_".encode() + b"0" * 43))
 
@@ -140,7 +139,7 @@ def test_prefix_is_2_to_16_lower_case_letters_and_digits(text: str) -> None:
     assert is_prefix(text)
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "",

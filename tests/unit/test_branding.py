@@ -18,6 +18,7 @@ from tenantry.domain.branding import (
     contrast,
 )
 from tenantry.notifications.mail_composition import compose
+from tests.support.cases import cases
 from tests.support.pictures import png
 from tests.unit.test_mail_composition import MAIL, SENDER
 from tests.unit.test_settings import faults_of, loaded
@@ -25,7 +26,7 @@ from tests.unit.test_settings import faults_of, loaded
 COLORS: Final = ["#000000", "#ffffff", "#ffcc00", "#7f7f7f", "#0b5d55", "#ff0000", "#0000FF"]
 
 
-@pytest.mark.parametrize("color", COLORS)
+@cases("color", COLORS)
 def test_text_in_the_color_and_on_it_can_be_read(color: str) -> None:
     accent = accent_of(color)
     assert contrast(accent.light, LIGHT_BACKGROUND) >= CONTRAST

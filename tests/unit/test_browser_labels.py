@@ -1,13 +1,12 @@
 """Labels of browsers."""
 
-import pytest
-
 from tenantry.dashboard.labels import browser_label
+from tests.support.cases import cases
 
 WEBKIT = "AppleWebKit/537.36 (KHTML, like Gecko)"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("agent", "words"),
     [
         (

@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from tenantry.domain.audit import Action
 from tenantry.domain.outbound_events import TYPE_OF_ACTION, EventType, TypeFilter
+from tests.support.cases import cases
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "change-events.md"
 
@@ -17,7 +16,7 @@ def test_the_reference_explains_each_type_in_its_order() -> None:
     assert explained == list(EventType)
 
 
-@pytest.mark.parametrize("action", Action)
+@cases("action", Action)
 def test_each_action_on_an_object_of_the_feed_is_an_event(action: Action) -> None:
     kind = action.partition(".")[0]
     told = TypeFilter([f"{kind}.*"]).types() if action in TYPE_OF_ACTION else []

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from tenantry import __version__
 from tenantry.cli import main
 from tenantry.cli.command_group import LazyGroup
+from tests.support.cases import cases
 
 COMMANDS = (
     "login",
@@ -68,7 +69,7 @@ def imported_by(*arguments: str, folder: Path = Path()) -> set[str]:
     return set(done.stderr.split())
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_command_is_found(name: str) -> None:
     assert isinstance(main, click.Group)
     _, command, _ = main.resolve_command(click.Context(main), [name])
@@ -87,7 +88,7 @@ def test_unknown_command_is_a_usage_error() -> None:
     assert CliRunner().invoke(main, ["conquer"]).exit_code == 2
 
 
-@pytest.mark.parametrize(
+@cases(
     ("typed", "suggestion"),
     [
         ("tenant list", "No such command 'tenant'. Did you mean 'tenants'?"),
@@ -104,9 +105,7 @@ def test_misspelled_name_gets_a_suggestion(typed: str, suggestion: str) -> None:
     assert suggestion in done.output
 
 
-@pytest.mark.parametrize(
-    "names", [(), ("keys",), ("keys", "create"), ("demo", "reset"), ("serve",)]
-)
+@cases("names", [(), ("keys",), ("keys", "create"), ("demo", "reset"), ("serve",)])
 def test_help_command_equals_the_help_option(names: tuple[str, ...]) -> None:
     by_command = CliRunner().invoke(main, ["help", *names], prog_name="tenantry")
     by_option = CliRunner().invoke(main, [*names, "--help"], prog_name="tenantry")
@@ -141,7 +140,7 @@ def test_help_imports_neither_server_nor_database() -> None:
     assert not HEAVY & imported_by("--help")
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@cases("group", GROUPS)
 def test_help_of_a_group_imports_none_of_its_commands(group: str) -> None:
     modules = imported_by(group, "--help")
     assert not HEAVY & modules
@@ -176,7 +175,7 @@ def test_command_that_uses_a_service_imports_nothing_of_the_service(
     }
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@cases("group", GROUPS)
 def test_group_finds_each_command_that_it_lists(group: str) -> None:
     assert isinstance(main, click.Group)
     found = main.get_command(click.Context(main), group)

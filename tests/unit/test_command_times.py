@@ -11,6 +11,7 @@ from click.types import FuncParamType
 from tenantry.cli import main
 from tenantry.cli.output import ago, day, minute
 from tenantry.cli.times import future, parse_duration, past
+from tests.support.cases import cases
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -28,9 +29,7 @@ def test_duration_is_parsed(text: str, length: timedelta) -> None:
     assert parse_duration(text) == length
 
 
-@pytest.mark.parametrize(
-    "text", ["", "90", "d", "1y", "-1d", "1d ", "1.5h", "90D", "999999999w", "1d1", "\u0661d"]
-)
+@cases("text", ["", "90", "d", "1y", "-1d", "1d ", "1.5h", "90D", "999999999w", "1d1", "\u0661d"])
 def test_malformed_duration_is_rejected(text: str) -> None:
     with pytest.raises(click.BadParameter):
         parse_duration(text)
@@ -41,7 +40,7 @@ def moment(text: str, *, is_past: bool = True) -> datetime:
     return (past if is_past else future)(text, lambda: NOW)
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "2026-01-31T11:30:00",
@@ -66,7 +65,7 @@ def test_a_date_is_its_beginning_in_utc() -> None:
     assert moment("2026-01-30") == datetime(2026, 1, 30, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "is_past", "message"),
     [
         (
@@ -123,7 +122,7 @@ def options(group: click.Group) -> Iterator[click.Option]:
         yield from (option for option in command.params if isinstance(option, click.Option))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "said"),
     [
         (timedelta(0), "now"),

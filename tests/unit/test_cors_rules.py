@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from tenantry.server.cors import ALLOWED_HEADERS, ANY_ORIGIN, EXPOSED_HEADERS, CorsPolicy
+from tests.support.cases import cases
 
 APP: Final = "https://app.example"
 LISTED: Final = CorsPolicy([APP, "http://localhost:5173"])
@@ -28,7 +27,7 @@ def allowed(policy: CorsPolicy, path: str, origin: str) -> str | None:
     return None if value is None else value.decode()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("origin", "expected"),
     [
         (APP, APP),
@@ -48,7 +47,7 @@ def test_origin_must_be_listed_exactly(origin: str, expected: str | None) -> Non
     assert allowed(LISTED, PROJECTS, origin) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "is_open"),
     [
         (PROJECTS, True),
@@ -62,7 +61,7 @@ def test_origin_must_be_listed_exactly(origin: str, expected: str | None) -> Non
         ("/", False),
     ],
 )
-@pytest.mark.parametrize("policy", [LISTED, ANY], ids=["listed", "any"])
+@cases("policy", [LISTED, ANY], ids=["listed", "any"])
 def test_webhook_and_dashboard_stay_closed(policy: CorsPolicy, path: str, is_open: bool) -> None:
     assert (allowed(policy, path, APP) is not None) is is_open
     assert policy.answers_preflight(scope_of(path, "OPTIONS", **PREFLIGHT)) is is_open
@@ -78,7 +77,7 @@ def test_answers_to_listed_origins_vary_and_those_to_any_do_not() -> None:
     assert (b"access-control-allow-origin", b"*") in ANY.headers_of(scope_of(PROJECTS, "GET"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("headers", "is_preflight"),
     [
         (PREFLIGHT, True),

@@ -12,15 +12,14 @@ from tenantry.domain.errors import (
     NoOrganizationError,
     OrgMismatchError,
 )
+from tests.support.cases import cases
 
 BEARER_ALONE = CredentialFinder()
 WITH_HEADER = CredentialFinder(KeyFormat("acme", ["old"]), "X-API-Key")
 KEYS = [b"acme_live_x", b"old_x", b"svc_test_x"]
 
 
-@pytest.mark.parametrize(
-    "value", [b"Bearer abc", b"bearer abc", b"BEARER abc", b"Bearer  abc ", b"Bearer \tabc"]
-)
+@cases("value", [b"Bearer abc", b"bearer abc", b"BEARER abc", b"Bearer  abc ", b"Bearer \tabc"])
 def test_scheme_has_no_case_and_blanks_do_not_count(value: bytes) -> None:
     assert BEARER_ALONE.find(value).value == b"abc"
     assert WITH_HEADER.find(value).value == b"abc"
@@ -32,7 +31,7 @@ def test_no_header_is_no_credential(value: bytes | None) -> None:
         BEARER_ALONE.find(value)
 
 
-@pytest.mark.parametrize(
+@cases(
     "value",
     [
         b"abc",
@@ -53,7 +52,7 @@ def test_anything_else_is_refused(value: bytes) -> None:
         BEARER_ALONE.find(value)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("finder", "value", "kind"),
     [
         (BEARER_ALONE, b"svc_anything", CredentialKind.API_KEY),
@@ -83,7 +82,7 @@ def test_key_may_come_in_the_header_for_keys_or_with_their_scheme(key: bytes) ->
         assert (found.kind, found.value) == wanted
 
 
-@pytest.mark.parametrize(
+@cases(
     ("authorization", "key"),
     [
         (b"Bearer svc_live_x", b"svc_live_x"),
@@ -98,9 +97,7 @@ def test_two_credentials_are_refused(authorization: bytes, key: bytes) -> None:
         WITH_HEADER.find(authorization, key)
 
 
-@pytest.mark.parametrize(
-    "value", [b"a.b.c", b"operator-token", b"Bearer svc_live_x", b" ", b"\xff"]
-)
+@cases("value", [b"a.b.c", b"operator-token", b"Bearer svc_live_x", b" ", b"\xff"])
 def test_header_and_scheme_for_keys_take_nothing_else(value: bytes) -> None:
     for authorization, key in ((None, value), (b"Api-Key " + value, None)):
         with pytest.raises(InvalidCredentialError):
@@ -122,7 +119,7 @@ def test_header_for_keys_is_read_only_where_it_is_set() -> None:
         WITH_HEADER.find_in(headers.get)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("authorization", "key", "label"),
     [
         (None, None, "none"),
@@ -162,13 +159,13 @@ def test_claim_and_header_name_the_tenant(
     assert requested_organization(claimed, header) == wanted
 
 
-@pytest.mark.parametrize("header", [b"other", b"", b"ACME", b"acme ", b"acme, acme", b"\xe9"])
+@cases("header", [b"other", b"", b"ACME", b"acme ", b"acme, acme", b"\xe9"])
 def test_header_must_equal_the_claim(header: bytes) -> None:
     with pytest.raises(OrgMismatchError):
         requested_organization("acme", header)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "é", "a" * 65, "a\n", "a/b"])
+@cases("name", ["", "a b", "é", "a" * 65, "a\n", "a/b"])
 def test_invalid_tenant_id_is_no_organization(name: str) -> None:
     with pytest.raises(NoOrganizationError):
         requested_organization(None, name.encode("latin-1"))
@@ -176,7 +173,7 @@ def test_invalid_tenant_id_is_no_organization(name: str) -> None:
         requested_organization(name, None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "shown"),
     [("user_1", b"user_1"), ("a b", b"a?b"), ("é\r\n", b"???"), ("a" * 300, b"a" * 256), ("", b"")],
 )

@@ -16,6 +16,7 @@ from tenantry.db.pagination import (
     window_after,
 )
 from tenantry.domain.errors import InvalidCursorError
+from tests.support.cases import cases
 
 MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
@@ -57,7 +58,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("text", FOREIGN.values(), ids=FOREIGN)
+@cases("text", FOREIGN.values(), ids=FOREIGN)
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(InvalidCursorError):
         decode_cursor(text)

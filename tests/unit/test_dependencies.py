@@ -4,12 +4,11 @@ from email.message import Message
 from importlib import metadata
 from typing import Any, cast
 
-import pytest
-
 from requirements import audit
+from tests.support.cases import cases
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in audit.HERE.glob("*.txt")))
+@cases("name", sorted(path.stem for path in audit.HERE.glob("*.txt")))
 def test_everything_is_pinned_with_hashes(name: str) -> None:
     pins = audit.pins(name)
     assert pins
@@ -28,7 +27,7 @@ def package(**said: str | list[str]) -> metadata.PackageMetadata:
     return cast("metadata.PackageMetadata", cast("Any", message))
 
 
-@pytest.mark.parametrize(
+@cases(
     "said",
     [
         {},
@@ -50,7 +49,7 @@ def test_unreviewed_license_is_not_allowed(said: dict[str, str | list[str]]) -> 
     assert not audit.is_allowed(audit.licence(package(**said)))
 
 
-@pytest.mark.parametrize(
+@cases(
     "said",
     [
         {"License_Expression": "MIT"},

@@ -14,6 +14,7 @@ from tenantry.cli.oauth_client import (
     sign_in_with_code,
 )
 from tenantry.cli.output import NOT_AUTHENTICATED, CommandError
+from tests.support.cases import cases
 
 
 def error_response(error: str | None, status: int = 400) -> ProviderResponse:
@@ -28,7 +29,7 @@ def test_slow_down_adds_five_seconds() -> None:
     assert next_interval(5, error_response("slow_down")) == 10
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "error"),
     [
         (503, None),

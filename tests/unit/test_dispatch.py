@@ -34,6 +34,7 @@ from tenantry.server.cors import ANY_ORIGIN, CorsPolicy
 from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.metrics import Metrics
 from tests.support.app import client_of
+from tests.support.cases import cases
 from tests.support.logs import watched
 
 HOT = "/hot"
@@ -313,7 +314,7 @@ async def test_lifespan_and_websocket_are_passed_on() -> None:
     assert seen == ["lifespan", "websocket"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "mark",
     [
         {CALLER: None},
@@ -323,7 +324,7 @@ async def test_lifespan_and_websocket_are_passed_on() -> None:
         {OUTCOME: "not_found"},
     ],
 )
-@pytest.mark.parametrize("path", [HOT, "/other"])
+@cases("path", [HOT, "/other"])
 async def test_only_anonymous_refusals_are_throttled(path: str, mark: dict[str, object]) -> None:
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         scope.update(mark)

@@ -3,11 +3,11 @@
 import re
 import unicodedata
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantry.domain.names import LONGEST, display_text
+from tests.support.cases import cases
 
 LINKS = re.compile(
     r"""(?ix) [a-z][a-z0-9+.-]*:\S      # a scheme
@@ -19,7 +19,7 @@ LINKS = re.compile(
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "shown"),
     [
         ("Acme Inc.", "Acme Inc."),

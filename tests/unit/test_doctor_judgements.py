@@ -5,8 +5,6 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from tenantry.cli import doctor
 from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import judge_connections, judge_server
@@ -15,6 +13,7 @@ from tenantry.cli.doctor.setup_checks import check_values, judge_address, judge_
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.events import Anomaly
 from tenantry.settings import load
+from tests.support.cases import cases
 from tests.support.findings import levels, only
 
 PACKAGE: Final = Path(doctor.__file__).parent
@@ -38,7 +37,7 @@ def test_a_server_that_accepts_no_writes_is_an_error() -> None:
     assert judge_server(server).level is Level.ERROR
 
 
-@pytest.mark.parametrize(
+@cases(
     ("limits", "needed", "level", "most"),
     [
         ((None, None, 7), 95, Level.OK, "95 available (max_connections, less those reserved)"),
@@ -64,7 +63,7 @@ def test_a_server_before_16_reserves_none_for_others() -> None:
 # The settings
 
 
-@pytest.mark.parametrize(
+@cases(
     ("address", "level"),
     [
         ("https://api.example", Level.OK),

@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-import pytest
-
+from tests.support.cases import cases
 from tests.support.documentation import ROOT, Kind, blocks, expected, with_next
 
 _DOCS: Final = ROOT / "docs"
@@ -79,7 +78,7 @@ def test_a_block_that_is_neither_run_nor_marked_is_found(tmp_path: Path) -> None
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("shown", "actual", "matches"),
     [
         (

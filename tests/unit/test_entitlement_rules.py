@@ -22,6 +22,7 @@ from tenantry.domain.errors import QuotaExceededError, UnknownFeatureError
 from tenantry.domain.features import LARGEST_VALUE, Feature, FeatureValue, added, greater
 from tenantry.domain.grants import GrantInput, new_terms
 from tenantry.domain.plans import parse_catalog
+from tests.support.cases import cases
 
 CATALOG = parse_catalog("""
 [[features]]
@@ -81,7 +82,7 @@ def test_what_has_no_limit_stays_so() -> None:
     assert features_of(phase("enterprise", ("team", 3)), CATALOG)["seats"] is True
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "feature", "source"),
     [
         (phase("pro"), "seats", "plan"),
@@ -96,7 +97,7 @@ def test_source_says_what_gives_a_feature(given: AccessPhase, feature: str, sour
     assert source_of(feature, given, CATALOG) == source
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "other", "result"),
     [
         (None, None, None),
@@ -198,7 +199,7 @@ BY_BILLING = Feature("exports", "metered", period="billing")
 BILLING = UsagePeriod(JANUARY.start + DAY, JANUARY.start + 31 * DAY)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("second", "start"),
     [
         (BILLING.start, BILLING.start),

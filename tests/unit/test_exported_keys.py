@@ -6,11 +6,12 @@ import pytest
 
 from tenantry.cli.exported_keys import ExportedKey, read_exported_keys
 from tenantry.cli.output import CommandError
+from tests.support.cases import cases
 
 ROWS = [{"id": "k1", "name": "CI"}, {"id": "k2", "name": 'Zoë, "x"'}]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "places"),
     [
         (json.dumps(ROWS), ["entry 1", "entry 2"]),
@@ -40,7 +41,7 @@ def test_empty_file_has_no_keys() -> None:
     assert read_exported_keys(b" \n") == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "message"),
     [
         (b'{"key": "secret"}\n{"key": "secret"', "line 2: is not JSON"),

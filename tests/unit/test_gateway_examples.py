@@ -12,6 +12,7 @@ import pytest
 
 from tenantry.domain.errors import NotFoundError
 from tenantry.domain.gateway_paths import requirement_after_scope
+from tests.support.cases import cases
 from tests.support.gateways import EXAMPLES, IDENTITY
 
 VERIFY: Final = "/api/v1/auth/verify/"
@@ -120,7 +121,7 @@ def test_every_example_asks_for_the_same_scopes_and_ends_in_a_mode() -> None:
     assert expected == CHECKS["nginx"] == CHECKS["caddy"] == CHECKS["traefik"] == CHECKS["envoy"]
 
 
-@pytest.mark.parametrize("check", [*sorted(CHECKS["envoy"]), "reports:read/feature:sso/mode/live"])
+@cases("check", [*sorted(CHECKS["envoy"]), "reports:read/feature:sso/mode/live"])
 def test_clients_path_that_envoy_appends_adds_nothing(check: str) -> None:
     """Envoy asks for its ``path_prefix`` with the client's path behind it."""
     _, _, written = check.partition("/")

@@ -7,6 +7,7 @@ import pytest
 from tenantry.domain.errors import NotFoundError
 from tenantry.domain.gateway_paths import PathRequirement, requirement_after_scope
 from tenantry.domain.permissions import ACCEPTED_MODES
+from tests.support.cases import cases
 
 LIVE, TEST, ANY = (ACCEPTED_MODES[name] for name in ("live", "test", "any"))
 READ: Final = {
@@ -73,7 +74,7 @@ def test_features_and_mode_are_read_in_their_place() -> None:
     assert {path: requirement_after_scope(path) for path in READ} == READ
 
 
-@pytest.mark.parametrize("path", MISSPELT)
+@cases("path", MISSPELT)
 def test_segment_that_looks_like_a_requirement_and_is_none_is_refused(path: str) -> None:
     with pytest.raises(NotFoundError, match="no such check"):
         requirement_after_scope(path)

@@ -6,8 +6,7 @@ import itertools
 import re
 from typing import Any, Final
 
-import pytest
-
+from tests.support.cases import cases
 from tests.support.grafana import DASHBOARD, DATASOURCE, PANELS, QUERIES, Query
 from tests.support.metrics import asked_for, documented
 
@@ -16,7 +15,7 @@ SCRAPED: Final = {"job", "instance"}
 """The labels that Prometheus adds."""
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=str)
+@cases("query", QUERIES, ids=str)
 def test_a_query_asks_for_metrics_and_labels_that_there_are(query: Query) -> None:
     known = documented()
     asked = asked_for(query.expression)

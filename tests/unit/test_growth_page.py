@@ -7,6 +7,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.cases import cases
+
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "explanation" / "growth.md").read_text()
 ROWS: Final = [
     [cell.strip() for cell in line.strip("|").split("|")]
@@ -57,7 +59,7 @@ REQUESTS: Final = [cells for cells in ROWS if re.fullmatch(r"[\d,]+ x [\d,]+", c
 TENANTS: Final = (1e4, 1e6, 1e8)
 
 
-@pytest.mark.parametrize("cells", REQUESTS, ids=[cells[0] for cells in REQUESTS])
+@cases("cells", REQUESTS, ids=[cells[0] for cells in REQUESTS])
 def test_cores_and_databases_follow_from_the_cost_of_a_list(cells: list[str]) -> None:
     each, of_each = map(number, cells[0].split(" x "))
     total = each * of_each

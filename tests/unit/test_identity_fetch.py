@@ -6,9 +6,10 @@ import httpx2
 import pytest
 
 from tenantry.integrations.http_client import fetch, is_secure, new_http_client
+from tests.support.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     "url",
     [
         "https://issuer.example",
@@ -22,7 +23,7 @@ def test_https_and_loopback_are_secure(url: str) -> None:
     assert is_secure(url)
 
 
-@pytest.mark.parametrize(
+@cases(
     "url",
     [
         "http://issuer.example",

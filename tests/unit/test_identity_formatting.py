@@ -3,14 +3,14 @@
 import math
 
 import msgspec
-import pytest
 
 from tenantry.integrations.oidc.claims import format_duration, format_json, format_time
+from tests.support.cases import cases
 
 NOW = 1_767_268_800.0  # 2026-01-01T12:00:00Z
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seconds", "text"),
     [
         (0, "0 s"),
@@ -26,7 +26,7 @@ def test_duration_has_its_two_largest_units(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seconds", "text"),
     [
         (NOW, "2026-01-01T12:00:00Z, now"),

@@ -18,6 +18,7 @@ from tenantry.integrations.oidc.keys import (
     UsableKey,
     weakness,
 )
+from tests.support.cases import cases
 from tests.support.issuer import signing_key
 
 RSA = {
@@ -48,7 +49,7 @@ def kids(entries: list[Any]) -> list[str | None]:
     return [each.key.kid for each in read_key_set(entries)[0]]
 
 
-@pytest.mark.parametrize("alg", [alg for alg in ALGORITHMS if alg not in ("EdDSA", "Ed25519")])
+@cases("alg", [alg for alg in ALGORITHMS if alg not in ("EdDSA", "Ed25519")])
 def test_a_key_serves_the_algorithm_that_it_names(alg: str) -> None:
     assert algorithms_of(signing_key(alg, alg).jwk()) == (alg,)
 
@@ -58,7 +59,7 @@ def test_both_names_of_ed25519_mean_the_same(alg: str) -> None:
     assert algorithms_of({**ED25519, "alg": alg}) == ("EdDSA", "Ed25519")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("entry", "algorithms"),
     [
         (RSA, ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")),
@@ -70,9 +71,7 @@ def test_both_names_of_ed25519_mean_the_same(alg: str) -> None:
     ],
     ids=["RSA", "P-256", "P-384", "P-521", "Ed25519", "Ed448"],
 )
-@pytest.mark.parametrize(
-    "absent", [{}, {"use": None, "alg": None, "key_ops": None}, {"key_ops": []}], ids=str
-)
+@cases("absent", [{}, {"use": None, "alg": None, "key_ops": None}, {"key_ops": []}], ids=str)
 def test_key_without_an_algorithm_serves_all_that_fit(
     entry: dict[str, Any], algorithms: tuple[str, ...], absent: dict[str, Any]
 ) -> None:
@@ -86,7 +85,7 @@ def test_number_as_the_key_id_is_its_text() -> None:
     assert kids([{**RSA, "kid": 7}, {**EC, "kid": None}]) == ["7", None]
 
 
-@pytest.mark.parametrize(
+@cases(
     "entry",
     [
         pytest.param(
@@ -170,7 +169,7 @@ OF_ORDER_8: Final = int.from_bytes(
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("entry", "reason"),
     [
         pytest.param(SHORT_RSA, "RSA of 1024 bits", id="RSA of 1024 bits"),
@@ -211,7 +210,7 @@ def test_weak_key_is_ignored(entry: dict[str, Any], reason: str) -> None:
     assert entry["kid"] in ignored.kid
 
 
-@pytest.mark.parametrize("member", ["kid", "use", "alg", "kty", "crv"])
+@cases("member", ["kid", "use", "alg", "kty", "crv"])
 def test_nothing_that_a_provider_writes_can_break_a_log_line(member: str) -> None:
     _, [ignored] = read_key_set([{**okp("Ed25519", 0), member: "a\nb" + "x" * 500}])
     assert "\n" not in str(ignored)

@@ -13,6 +13,7 @@ from tenantry.domain.imported_keys import (
     read_digest,
     read_key_pattern,
 )
+from tests.support.cases import cases
 from tests.support.imported_keys import old_key, spellings
 
 PATTERNS: Final = {
@@ -58,7 +59,7 @@ def test_every_spelling_of_a_hash_is_read(algorithm: HashAlgorithm) -> None:
     assert {read_digest(algorithm, text) for text in spellings(value)} == {value}
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "",
@@ -88,14 +89,14 @@ def test_algorithm_is_read_by_its_exact_name() -> None:
         read_algorithm("sha-256")
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@cases("pattern", PATTERNS)
 def test_pattern_of_plain_parts_is_accepted(pattern: str) -> None:
     found = read_key_pattern(pattern)
     assert found == re.compile(pattern.encode())
     assert found.fullmatch(PATTERNS[pattern].encode())
 
 
-@pytest.mark.parametrize("pattern", REFUSED)
+@cases("pattern", REFUSED)
 def test_pattern_that_may_take_long_or_that_re_refuses_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=re.escape(REFUSED[pattern])):
         read_key_pattern(pattern)

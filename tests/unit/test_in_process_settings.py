@@ -7,6 +7,7 @@ import traceback
 import pytest
 
 from tenantry.settings import SettingsError, load_for_authentication
+from tests.support.cases import cases
 
 NEEDED = {
     "DATABASE_URL": "postgresql://db/app",
@@ -51,7 +52,7 @@ def test_an_embedded_database_cannot_be_shared() -> None:
         load_for_authentication({**NEEDED, "DATABASE_URL": "embedded"})
 
 
-@pytest.mark.parametrize(
+@cases(
     "address",
     [
         "postgresql+psycopg://app:hunter2@db/app",
@@ -59,7 +60,7 @@ def test_an_embedded_database_cannot_be_shared() -> None:
         "sqlite:///hunter2.db",
     ],
 )
-@pytest.mark.parametrize("name", ["DATABASE_URL", "DATABASE_POOLER_URL"])
+@cases("name", ["DATABASE_URL", "DATABASE_POOLER_URL"])
 def test_address_of_another_database_is_a_fault_whose_message_does_not_contain_it(
     name: str, address: str
 ) -> None:

@@ -10,6 +10,7 @@ from tenantry.common.secret import Secret
 from tenantry.domain.invitation_links import InvitationLinks
 from tenantry.domain.mail_addresses import comparable_address
 from tenantry.domain.owner_mails import limit_key
+from tests.support.cases import cases
 
 ID: Final = "inv_" + 32 * "0"
 FORMER: Final = Secret("former" * 8)
@@ -49,7 +50,7 @@ def test_log_masks_the_token_and_the_proof() -> None:
         assert masked.endswith(" now")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "other"),
     [
         ("Ada@X.Example", "ada@x.example"),
@@ -64,7 +65,7 @@ def test_forms_of_one_address_compare_equal(one: str, other: str) -> None:
     assert comparable_address(one) == comparable_address(other) is not None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "other"),
     [
         ("a.da@x.example", "ada@x.example"),
@@ -97,8 +98,6 @@ def test_mails_to_each_form_of_a_domain_are_counted_together(one: str, other: st
     assert limit_key(one) == limit_key(other)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "ada", "@x.example", "ada@", "ada@\u2488.example", "a\u202eb@x"]
-)
+@cases("text", ["", "ada", "@x.example", "ada@", "ada@\u2488.example", "a\u202eb@x"])
 def test_text_that_is_no_address_has_no_comparable_form(text: str) -> None:
     assert comparable_address(text) is None

@@ -3,6 +3,7 @@
 import pytest
 
 from tenantry.domain.issuers import Issuers
+from tests.support.cases import cases
 
 TEMPLATE = "https://login.example/{tenantid}/v2.0"
 ONE = Issuers("https://id.example")
@@ -23,7 +24,7 @@ def test_issuer_is_trusted(issuers: Issuers, issuer: str) -> None:
     assert issuers.trusts(issuer)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("issuers", "issuer"),
     [
         (ONE, "https://id.example/"),

@@ -4,11 +4,12 @@ import pytest
 
 from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat, KeyHint
 from tenantry.domain.errors import ValidationError
+from tests.support.cases import cases
 
 BOTH_MODES = ("svc_live_abcd", "svc_test_abcd")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "hint"),
     [
         ("key_01975c3A", KeyHint(key_id="key_01975c3A")),
@@ -24,7 +25,7 @@ def test_shown_characters_mean_a_key(text: str, hint: KeyHint) -> None:
     assert DEFAULT_FORMAT.find_hint(text) == hint
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "",
@@ -63,7 +64,7 @@ def test_shown_digits_may_follow_every_accepted_prefix() -> None:
     }
 
 
-@pytest.mark.parametrize("prefix", ["acme", "old0", "svc", "key", "dropped"])
+@cases("prefix", ["acme", "old0", "svc", "key", "dropped"])
 def test_shown_start_names_its_own_prefix(prefix: str) -> None:
     assert ACME.find_hint(f"{prefix}_live_AbCd...WxYz") == KeyHint(
         starts=(f"{prefix}_live_abcd",), last4="wxyz"

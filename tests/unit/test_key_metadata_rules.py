@@ -6,27 +6,24 @@ from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.key_metadata import check_key_metadata
 from tenantry.domain.permissions import Mode
+from tests.support.cases import cases
 
 SECRET = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(range(32)))
 
 
-@pytest.mark.parametrize(
-    "external_id", ["a", "!", "~" * 255, "cus_4711", "svc_live_AbCd...wxyz", None]
-)
+@cases("external_id", ["a", "!", "~" * 255, "cus_4711", "svc_live_AbCd...wxyz", None])
 def test_external_id_is_up_to_255_visible_characters(external_id: str | None) -> None:
     check_key_metadata(external_id, None)
 
 
-@pytest.mark.parametrize(
-    "external_id", ["", "a" * 256, "a b", "a\n", "a\x00", "\x7f", "Müller", "a\u202eb"]
-)
+@cases("external_id", ["", "a" * 256, "a b", "a\n", "a\x00", "\x7f", "Müller", "a\u202eb"])
 def test_other_external_ids_are_refused(external_id: str) -> None:
     with pytest.raises(ValidationError) as refused:
         check_key_metadata(external_id, None)
     assert [location for location, _ in refused.value.faults] == ["externalId"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "metadata",
     [None, {}, {"a": ""}, {"Straße 7": "Zürich, 3. Stock"}, {"k": "v" * 2040}, {"k": "é" * 1020}],
 )
@@ -34,7 +31,7 @@ def test_metadata_is_at_most_2_kib_of_json(metadata: dict[str, str]) -> None:
     check_key_metadata(None, metadata)
 
 
-@pytest.mark.parametrize(
+@cases(
     "metadata",
     [
         {"k": "v" * 2041},
@@ -53,7 +50,7 @@ def test_other_metadata_are_refused(metadata: dict[str, str]) -> None:
     assert [location for location, _ in refused.value.faults] == ["metadata"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("external_id", "metadata"),
     [
         (SECRET, {}),

@@ -14,6 +14,7 @@ import pytest
 from tenantry.cli.key_scan import ScanReport, list_files, scan_stream
 from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat
 from tenantry.domain.permissions import Mode
+from tests.support.cases import cases
 
 KEY: Final = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(range(32)))
 TEST_KEY: Final = DEFAULT_FORMAT.compose(Mode.TEST, bytes(range(32)))
@@ -47,8 +48,8 @@ def files_in(path: Path, *globs: str) -> list[str]:
     return files
 
 
-@pytest.mark.parametrize("key", [KEY, TEST_KEY])
-@pytest.mark.parametrize(
+@cases("key", [KEY, TEST_KEY])
+@cases(
     ("before", "after"),
     [
         ("", ""),
@@ -85,15 +86,13 @@ def test_key_with_any_prefix_is_found_where_it_begins(encoding: str) -> None:
         assert (found["start"], found["last4"]) == (key[: len(prefix) + 10], key[-4:]), before
 
 
-@pytest.mark.parametrize("position", [9, 30, 51, 52, 57])
+@cases("position", [9, 30, 51, 52, 57])
 def test_wrong_checksum_is_not_a_key(position: int) -> None:
     other = "0" if KEY[position] != "0" else "1"
     assert places(f"{KEY[:position]}{other}{KEY[position + 1 :]}".encode()) == []
 
 
-@pytest.mark.parametrize(
-    "text", [KEY[:-1], KEY[1:], KEY.replace("svc", "SVC"), KEY.replace("live", "prod"), ""]
-)
+@cases("text", [KEY[:-1], KEY[1:], KEY.replace("svc", "SVC"), KEY.replace("live", "prod"), ""])
 def test_part_of_a_key_is_not_a_key(text: str) -> None:
     assert places(text.encode()) == []
 
@@ -129,7 +128,7 @@ def test_lines_longer_than_a_block_have_correct_columns() -> None:
     ]
 
 
-@pytest.mark.parametrize("shift", [0, 1, 8, 9, 57, 58, 115, REACH - 1, REACH, REACH + 116])
+@cases("shift", [0, 1, 8, 9, 57, 58, 115, REACH - 1, REACH, REACH + 116])
 def test_key_across_two_blocks_is_found_once(shift: int) -> None:
     text = (
         b"a\n" * 10
@@ -233,8 +232,8 @@ PATTERNS: Final = {
 }
 
 
-@pytest.mark.parametrize("scanner", PATTERNS)
-@pytest.mark.parametrize("prefix", ["svc", "acme", "0123456789abcdef"])
+@cases("scanner", PATTERNS)
+@cases("prefix", ["svc", "acme", "0123456789abcdef"])
 def test_rules_for_other_scanners_match_keys_and_nothing_shorter(scanner: str, prefix: str) -> None:
     patterns = PATTERNS[scanner]
     for mode in Mode:

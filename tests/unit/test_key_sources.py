@@ -7,6 +7,7 @@ import pytest
 
 from tenantry.cli.key_sources import KeySource, SkippedKeyError, translate
 from tenantry.domain.errors import ValidationError
+from tests.support.cases import cases
 
 DRF = {
     "prefix": "aBcDeFgH",
@@ -113,7 +114,7 @@ def test_row_of_a_database_names_its_columns_in_snake_case() -> None:
     assert found["expiresAt"] == datetime(2030, 1, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("source", "fields", "org_field"),
     [
         (KeySource.BETTER_AUTH, BETTER_AUTH, "referenceId"),
@@ -129,7 +130,7 @@ def test_a_field_names_the_tenant(
     assert translated(source, fields, org_field)["orgId"] == "acme"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("source", "fields", "why"),
     [
         (KeySource.DRF, {**DRF, "revoked": True}, "revoked"),
@@ -151,7 +152,7 @@ def test_key_that_does_not_work_any_more_is_skipped(
         translated(source, fields)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("source", "fields", "location"),
     [
         (KeySource.DRF, {**DRF, "created": "soon"}, "created"),

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tenantry.auth import rejection_throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.dashboard.cookies import MOST_READ
@@ -13,12 +11,13 @@ from tenantry.integrations.stripe.signature import MOST_SIGNATURES
 from tenantry.server import asgi_types, client_limits, repeated_items
 from tenantry.server.load_shedding import MAX_WAIT, MIN_CONCURRENT
 from tenantry.settings import Settings
+from tests.support.cases import cases
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "limits.md").read_text()
 LIMITS = client_limits.ClientLimits()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("limit", "value"),
     [
         ("the first request's head, since the client connected", f"{LIMITS.head:g} s"),

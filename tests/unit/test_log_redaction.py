@@ -17,6 +17,7 @@ from tenantry.common.logs import ConsoleFormatter, JsonFormatter, Redactor, reda
 from tenantry.common.secret import Secret
 from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat
 from tenantry.domain.permissions import Mode
+from tests.support.cases import cases
 
 KEY: Final = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(range(32)))
 OTHER_KEY: Final = KeyFormat("acme0123456789ab").compose(Mode.TEST, bytes(range(32)))
@@ -45,27 +46,25 @@ CREDENTIALS: Final = {
 }
 
 
-@pytest.mark.parametrize("name", CREDENTIALS)
+@cases("name", CREDENTIALS)
 def test_credential_is_masked(name: str) -> None:
     shown = redact(f"sent '{CREDENTIALS[name]}', rejected")
     assert shown == "sent '[redacted]', rejected"
 
 
-@pytest.mark.parametrize("name", CREDENTIALS)
+@cases("name", CREDENTIALS)
 def test_percent_encoded_credential_is_masked(name: str) -> None:
     assert redact(f"GET /?q={quote_plus(CREDENTIALS[name])}&b=1") == "GET /?q=[redacted]&b=1"
 
 
-@pytest.mark.parametrize(
-    "credentials", ["me:hunter2", ":hunter2", "me:p%40ss", "u:p@w", "u:p@w@x", "u:5432"]
-)
-@pytest.mark.parametrize("rest", ["", "/a", ":25/a@b"])
+@cases("credentials", ["me:hunter2", ":hunter2", "me:p%40ss", "u:p@w", "u:p@w@x", "u:5432"])
+@cases("rest", ["", "/a", ":25/a@b"])
 def test_user_and_password_in_a_url_are_masked(credentials: str, rest: str) -> None:
     shown = redact(f"smtp://{credentials}@mail.example{rest} failed")
     assert shown == f"smtp://[redacted]@mail.example{rest} failed"
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "svc_live_",
@@ -94,7 +93,7 @@ OWN: Final = {
 }
 
 
-@pytest.mark.parametrize(
+@cases(
     "form",
     [
         str,
@@ -106,7 +105,7 @@ OWN: Final = {
         lambda text: json.dumps(text, ensure_ascii=False),
     ],
 )
-@pytest.mark.parametrize("name", OWN)
+@cases("name", OWN)
 def test_secret_of_the_deployment_is_masked_in_every_form(
     name: str, form: Callable[[str], str]
 ) -> None:
@@ -190,16 +189,16 @@ def test_message_with_wrong_arguments_shows_none_of_them(name: str) -> None:
 BREAKS: Final = ["\n", "\r\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"]
 
 
-@pytest.mark.parametrize("separator", BREAKS)
-@pytest.mark.parametrize("name", FORMATTERS)
+@cases("separator", BREAKS)
+@cases("name", FORMATTERS)
 def test_value_cannot_forge_a_line(name: str, separator: str) -> None:
     line = logged(FORMATTERS[name](), "refused: %s", f"a{separator}12:00:00 ERROR   root  forged")
     assert line.endswith("\n")
     assert len(line.splitlines()) == 1
 
 
-@pytest.mark.parametrize("separator", BREAKS)
-@pytest.mark.parametrize("name", FORMATTERS)
+@cases("separator", BREAKS)
+@cases("name", FORMATTERS)
 def test_exception_cannot_forge_a_line(name: str, separator: str) -> None:
     error = raised(RuntimeError(f"a{separator}12:00:00 ERROR   root  forged"))
     first, *rest = logged(FORMATTERS[name](), "failed", error=error).splitlines()

@@ -24,6 +24,7 @@ from tenantry.domain.owner_mails import (
 )
 from tenantry.integrations.smtp import PermanentMailError
 from tenantry.notifications.mail_composition import compose
+from tests.support.cases import cases
 from tests.support.documentation import block_of
 
 SENDER = "Example Billing <billing@example.com>"
@@ -121,7 +122,7 @@ def test_markup_in_a_name_is_text() -> None:
     assert "<img src=x onerror=alert(1)>" in body(message, "plain")
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     [
         "Acme\r\nBcc: evil@example.com",
@@ -181,7 +182,7 @@ ABOUT = {
 }
 
 
-@pytest.mark.parametrize("about", ABOUT)
+@cases("about", ABOUT)
 def test_subject_has_no_text_of_the_tenant(about: str) -> None:
     subjects = {
         on_arrival(mail(tenant_name=name, about=ABOUT[about]))["Subject"]
@@ -193,8 +194,8 @@ def test_subject_has_no_text_of_the_tenant(about: str) -> None:
     )
 
 
-@pytest.mark.parametrize("subtype", ["plain", "html"])
-@pytest.mark.parametrize("about", ABOUT)
+@cases("subtype", ["plain", "html"])
+@cases("about", ABOUT)
 def test_no_mail_shows_a_link_that_a_tenant_chose(subtype: str, about: str) -> None:
     evil = "https://evil.example www.evil.example me@evil.example +1 800 555 0199 \u202e\u200b"
     data: Any = ABOUT[about]
@@ -216,8 +217,8 @@ def test_no_mail_shows_a_link_that_a_tenant_chose(subtype: str, about: str) -> N
     ]
 
 
-@pytest.mark.parametrize("subtype", ["plain", "html"])
-@pytest.mark.parametrize(
+@cases("subtype", ["plain", "html"])
+@cases(
     ("about", "subject", "shown"),
     [
         ("trial ending", "Your trial ends soon", ["Pro", "Trial ends: 2026-03-04 09:30:00 UTC"]),
@@ -237,8 +238,8 @@ def test_billing_notice(subtype: str, about: str, subject: str, shown: list[str]
     assert [part for part in ("Acme", *shown) if part not in text] == []
 
 
-@pytest.mark.parametrize("subtype", ["plain", "html"])
-@pytest.mark.parametrize(
+@cases("subtype", ["plain", "html"])
+@cases(
     "about",
     [
         ABOUT["trial ending"],
@@ -271,8 +272,8 @@ def test_confirmation_has_no_text_of_the_tenant() -> None:
     assert len(mails) == 1
 
 
-@pytest.mark.parametrize("subtype", ["plain", "html"])
-@pytest.mark.parametrize(
+@cases("subtype", ["plain", "html"])
+@cases(
     ("due", "remaining", "shown"),
     [
         (10_000, 10_000, "100.00 USD"),
@@ -298,7 +299,7 @@ def test_a_local_part_that_is_not_ascii_is_kept() -> None:
     assert compose(mail(recipient="jörg@acme.example"), SENDER)["To"] == "jörg@acme.example"
 
 
-@pytest.mark.parametrize(
+@cases(
     "recipient",
     [
         "",
@@ -349,8 +350,8 @@ def test_headers_of_a_leak() -> None:
     assert headers["Auto-Submitted"] == "auto-generated"
 
 
-@pytest.mark.parametrize("subtype", ["plain", "html"])
-@pytest.mark.parametrize(
+@cases("subtype", ["plain", "html"])
+@cases(
     "said",
     [
         "Acme",

@@ -6,6 +6,7 @@ import pytest
 
 from tenantry.common.secret import Secret
 from tenantry.integrations.smtp import SmtpConfig, parse_smtp_url
+from tests.support.cases import cases
 
 SENDER = "Example Billing <billing@example.com>"
 
@@ -36,19 +37,17 @@ def test_smtps_means_tls_from_the_start() -> None:
     assert parse_smtp_url("smtps://h", SENDER).implicit_tls
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "[::1]"])
+@cases("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "[::1]"])
 def test_loopback_is_known(host: str) -> None:
     assert parse_smtp_url(f"smtp://{host}:25", SENDER).on_loopback
 
 
-@pytest.mark.parametrize(
-    "host", ["mail.example.com", "10.0.0.1", "localhost.example.com", "127.1", "[2001:db8::1]"]
-)
+@cases("host", ["mail.example.com", "10.0.0.1", "localhost.example.com", "127.1", "[2001:db8::1]"])
 def test_all_else_is_not_loopback(host: str) -> None:
     assert not parse_smtp_url(f"smtp://{host}:25", SENDER).on_loopback
 
 
-@pytest.mark.parametrize(
+@cases(
     "url",
     [
         "",
@@ -91,7 +90,7 @@ def test_the_password_is_not_shown() -> None:
     assert "hunter2" not in repr(parse_smtp_url("smtp://user:hunter2@h", SENDER))
 
 
-@pytest.mark.parametrize(
+@cases(
     "sender",
     [
         "",

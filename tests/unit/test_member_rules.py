@@ -12,6 +12,7 @@ from tenantry.domain.members import (
 )
 from tenantry.domain.permissions import PrincipalKind, RequestPrincipal
 from tenantry.domain.roles import ADMIN, MEMBER, OWNER, Role
+from tests.support.cases import cases
 from tests.support.principals import NOW, make_principal
 
 SUPPORT = Role("support", "Support", ("projects:read",))
@@ -57,7 +58,7 @@ def test_user_changes_members_between_the_roles_that_the_own_role_gives() -> Non
     check_may_change(user_with(LEAD), SUPPORT, MEMBER)
 
 
-@pytest.mark.parametrize("role", [ADMIN, LEAD, SUPPORT, BOOKKEEPER, MEMBER, GONE])
+@cases("role", [ADMIN, LEAD, SUPPORT, BOOKKEEPER, MEMBER, GONE])
 def test_admin_gives_every_role_but_owner(role: Role) -> None:
     check_may_give(user_with(ADMIN), role)
     with pytest.raises(ScopeEscalationError):

@@ -8,6 +8,7 @@ import pytest
 from tenantry.dashboard.context import TEMPLATES
 from tenantry.dashboard.labels import distance_text, labels, show_distance
 from tenantry.server.page_assets import page_templates
+from tests.support.cases import cases
 
 _NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -34,7 +35,7 @@ def _render(template: str, **values: object) -> str:
     return " ".join(environment.from_string(imports + template).render(values).split())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seconds", "words"),
     [
         (-10, "just now"),

@@ -18,6 +18,7 @@ from tenantry.server.problems import (
     refuse,
     refuse_domain_error,
 )
+from tests.support.cases import cases
 
 CODES = {
     "missing_credential": 401,
@@ -77,7 +78,7 @@ def test_every_code_is_that_of_one_error() -> None:
     assert len(set(codes)) == len(codes)
 
 
-@pytest.mark.parametrize(("code", "status"), CODES.items())
+@cases(("code", "status"), CODES.items())
 def test_code_has_its_status(code: str, status: int) -> None:
     assert {error.code: int(number) for error, number in STATUSES.items()}[code] == status
 
@@ -141,9 +142,7 @@ def test_missing_scope_is_named_in_the_challenge() -> None:
     assert challenge(errors.InsufficientScopeError("projects:read")) == expected
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in STATUSES if STATUSES[kind] is HTTPStatus.FORBIDDEN]
-)
+@cases("kind", [kind for kind in STATUSES if STATUSES[kind] is HTTPStatus.FORBIDDEN])
 def test_no_other_refusal_is_challenged(kind: type[DomainError]) -> None:
     if kind is not errors.InsufficientScopeError:
         assert challenge(kind("x")) is None
@@ -176,7 +175,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     names: list[str] = []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "location", "message"),
     [
         ("[]", "body", "Expected `object`, got `array`"),

@@ -3,12 +3,11 @@
 from ipaddress import ip_address
 from typing import Final
 
-import pytest
-
 from tenantry.domain.public_addresses import is_private_literal, is_public
+from tests.support.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     "address",
     [
         "1.1.1.1",
@@ -95,7 +94,7 @@ def test_address_that_is_not_public() -> None:
         assert not is_public(ip_address(address)), address
 
 
-@pytest.mark.parametrize(
+@cases(
     ("host", "is_private"),
     [
         ("10.0.0.1", True),

@@ -1,10 +1,9 @@
 """At which use of a quota the owner is told."""
 
-import pytest
-
 from tenantry.domain.access import NOTHING
 from tenantry.domain.entitlements import Usage, UsagePeriod
 from tenantry.domain.quota_notices import UseChange, notice_of
+from tests.support.cases import cases
 
 PERIOD = UsagePeriod(1_793_491_200, 1_796_083_200)
 
@@ -17,7 +16,7 @@ def percent_of(before: int, after: int, limit: int | None) -> int | None:
     return None if notice is None else notice.data.percent
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "after", "limit", "percent"),
     [
         (0, 7, 10, None),

@@ -13,6 +13,7 @@ from tenantry.domain.rate_limits import (
     ShareGrant,
     ShareRequest,
 )
+from tests.support.cases import cases
 
 NOW = 1_800_000_000
 
@@ -34,7 +35,7 @@ def test_first_request_is_for_one() -> None:
     assert share_of(6000).request(NOW, 1) == ShareRequest("tenant acme", 6000, 1, -SLOTS, 0, 1)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("limit", "wanted"),
     [(1, [1, 1]), (199, [1, 1]), (200, [1, 2, 2]), (600, [1, 2, 4, 6, 6]), (10_000, [1, 2, 4, 8])],
 )

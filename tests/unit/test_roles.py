@@ -15,6 +15,7 @@ from tenantry.integrations.oidc.claims import (
     role_claim,
     unmapped_roles,
 )
+from tests.support.cases import cases
 from tests.support.documentation import block_of
 
 CONFIG = OidcConfig(Issuers("https://id.example"), ("api",))
@@ -47,7 +48,7 @@ def counting(claimed: str | None, stored: str | None, *, binds_owner: bool = Tru
     return user_grants(ROLES, claimed, stored, (), binds_owner=binds_owner).role
 
 
-@pytest.mark.parametrize(
+@cases(
     ("claimed", "stored", "counts"),
     [
         (None, None, "member"),
@@ -87,7 +88,7 @@ def test_only_a_binding_membership_restricts_a_claimed_owner() -> None:
     assert counting("admin", "support", binds_owner=False).id == "support"
 
 
-@pytest.mark.parametrize("other", [None, "owner", "admin", "lead", "gone"])
+@cases("other", [None, "owner", "admin", "lead", "gone"])
 def test_role_that_left_the_catalog_permits_nothing(other: str | None) -> None:
     assert counting(other, "gone") == Role("gone", "gone")
     assert user_grants(ROLES, other, "gone", (), binds_owner=True).scopes == ()
@@ -97,7 +98,7 @@ def test_role_that_left_the_catalog_still_does_not_restrict_an_unbound_owner() -
     assert counting("owner", "gone", binds_owner=False) == OWNER
 
 
-@pytest.mark.parametrize(
+@cases(
     ("claim", "role"),
     [
         ("owner", BuiltInRole.OWNER),
@@ -114,7 +115,7 @@ def test_known_roles_count_and_of_a_list_the_highest(claim: object, role: str) -
     assert role_claim({"org_role": claim}, CONFIG) == RoleClaim(role)
 
 
-@pytest.mark.parametrize(
+@cases(
     "claim", ["Owner", "superuser", "team:owner", ["Reader"], {"owner": {}}, 7, True, [["owner"]]]
 )
 def test_unknown_role_is_member_and_noticed(claim: Any) -> None:
@@ -137,7 +138,7 @@ def test_map_replaces_the_names_that_are_known_without_it() -> None:
 OF_CATALOG = msgspec.structs.replace(CONFIG, roles=ROLES, role_map=unmapped_roles(ROLES))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("claim", "role"),
     [
         ("support", "support"),
@@ -227,7 +228,7 @@ def test_without_roles_in_the_catalog_there_are_the_built_in_ones() -> None:
     assert list(roles) == list(BUILT_IN_ROLES) == [OWNER, ADMIN, MEMBER]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("table", "fault"),
     [
         ('id = "Lead"\nscopes = ["a:b"]', "role 'Lead': id must be 1 to 32 of a-z, 0-9"),

@@ -4,10 +4,11 @@ import pytest
 
 from tenantry.domain.errors import InsufficientScopeError
 from tenantry.domain.scopes import covers, intersect, is_scope
+from tests.support.cases import cases
 from tests.support.principals import make_principal
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "projects:read",
@@ -24,7 +25,7 @@ def test_scope_is_a_name_or_a_star_on_both_sides(text: str) -> None:
     assert is_scope(text)
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "",
@@ -55,7 +56,7 @@ def test_anything_else_is_no_scope(text: str) -> None:
     assert not is_scope(text)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("grant", "need"),
     [
         ("projects:read", "projects:read"),
@@ -70,7 +71,7 @@ def test_grant_covers_a_need_part_by_part(grant: str, need: str) -> None:
     assert covers((grant,), need)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("grant", "need"),
     [
         ("projects:write", "projects:read"),
@@ -94,7 +95,7 @@ def test_no_grant_covers_nothing() -> None:
     assert not covers((), "projects:read")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("left", "right", "common"),
     [
         (("*:*",), ("projects:read",), ("projects:read",)),

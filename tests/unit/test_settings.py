@@ -17,6 +17,7 @@ from tenantry.settings import (
     load_for_admin,
 )
 from tenantry.settings import SECRETS as SECRET_SETTINGS
+from tests.support.cases import cases
 
 SECRETS = {
     "PROVIDER_WEBHOOK_SECRET": "whsec_0123456789abcdef",
@@ -96,8 +97,8 @@ def test_one_message_names_faults_of_every_kind() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", SECRETS)
-@pytest.mark.parametrize("value", ["", " ", "\t"])
+@cases("name", SECRETS)
+@cases("value", ["", " ", "\t"])
 def test_empty_secret_is_missing(name: str, value: str) -> None:
     assert faults_of(**{name: value}) == [f"{name}: is missing"]
 
@@ -123,7 +124,7 @@ HEXADECIMAL: Final = "0123456789abcdef" * 4
 """As ``openssl rand -hex 32`` gives it."""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("token", "fault"),
     [
         (f"svc_{HEXADECIMAL}", "begins with a prefix of API keys"),
@@ -146,10 +147,8 @@ def test_operator_token_that_could_be_another_credential_is_refused(token: str, 
     assert len(loaded(OPERATOR_TOKEN=several, **keys).operator_tokens) == 2
 
 
-@pytest.mark.parametrize(
-    "name", ["PROVIDER_WEBHOOK_SECRET", "API_KEY_PEPPER", "SESSION_SECRET", "OPERATOR_TOKEN"]
-)
-@pytest.mark.parametrize(
+@cases("name", ["PROVIDER_WEBHOOK_SECRET", "API_KEY_PEPPER", "SESSION_SECRET", "OPERATOR_TOKEN"])
+@cases(
     "value",
     [
         "changeme" * 5,
@@ -234,13 +233,13 @@ BOUNDS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "least", "most"), BOUNDS)
+@cases(("name", "least", "most"), BOUNDS)
 def test_number_is_taken_within_its_bounds(name: str, least: int, most: int) -> None:
     loaded(**{name: str(least)})
     loaded(**{name: f" {most} "})
 
 
-@pytest.mark.parametrize(("name", "least", "most"), BOUNDS)
+@cases(("name", "least", "most"), BOUNDS)
 def test_anything_else_is_refused_with_the_bounds(name: str, least: int, most: int) -> None:
     for value in (str(least - 1), str(most + 1), "1.0", "1e1", "٣", "0x1", "ten", "9" * 5000):
         assert faults_of(**{name: value}) == [f"{name}: must be a whole number, {least} to {most}"]
@@ -255,7 +254,7 @@ def test_hours_and_days_of_billing_are_read() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("key", "livemode"),
     [
         ("sk_live_1", True),
@@ -289,7 +288,7 @@ def test_connected_accounts_are_a_list() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("setting", "key", "livemode", "ignores"),
     [
         ("any", "", None, False),
@@ -337,10 +336,8 @@ def test_choice_names_its_choices(name: str, choices: str) -> None:
     assert faults_of(**{name: "other"}) == [f"{name}: must be one of {choices}"]
 
 
-@pytest.mark.parametrize("name", ["BASE_URL", "PROVIDER_API_BASE"])
-@pytest.mark.parametrize(
-    "value", ["tenantry.example", "ftp://x", "http://", "https://[::1", "//x", "javascript:1"]
-)
+@cases("name", ["BASE_URL", "PROVIDER_API_BASE"])
+@cases("value", ["tenantry.example", "ftp://x", "http://", "https://[::1", "//x", "javascript:1"])
 def test_address_is_http_or_https(name: str, value: str) -> None:
     assert faults_of(**{name: value}) == [f"{name}: must be an http or https address"]
 
@@ -353,7 +350,7 @@ def test_addresses_lose_the_slash_at_the_end() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "origin"),
     [
         ("HTTPS://API.Example", "https://api.example"),
@@ -368,7 +365,7 @@ def test_base_url_is_kept_as_browsers_write_it(value: str, origin: str) -> None:
     assert loaded(BASE_URL=value).base_url == origin
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "fault"),
     [
         ("https://me:hunter2@api.example", "must not contain a user or password"),
@@ -405,7 +402,7 @@ def test_origins_of_pages_are_kept_as_browsers_write_them() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "fault"),
     [
         ("app.example", "'app.example' must be an http or https address"),
@@ -443,7 +440,7 @@ def test_any_other_header_may_be_that_for_keys(name: str) -> None:
     assert loaded(API_KEY_HEADER=name).credentials.api_key_header == name
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     [
         *(
@@ -466,9 +463,7 @@ def test_header_with_a_meaning_of_its_own_is_not_that_for_keys(name: str) -> Non
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["X_API_Key", "X API Key", "X-API-Key:", "-x", "x-", "1x", "x" * 65]
-)
+@cases("name", ["X_API_Key", "X API Key", "X-API-Key:", "-x", "x-", "1x", "x" * 65])
 def test_header_for_keys_is_one_that_every_proxy_forwards(name: str) -> None:
     (fault,) = faults_of(API_KEY_HEADER=name)
     assert fault.startswith("API_KEY_HEADER: must be the name of a header: ")
@@ -554,7 +549,7 @@ def test_role_map_names_roles_of_the_catalog(tmp_path: Path) -> None:
     assert unmapped.role_map["org:lead"] == unmapped.role_map["lead"] == "lead"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "faults"),
     [
         ("Owner", ["'Owner' is not `theirs=ours`: ours is the id of a role"]),
@@ -600,7 +595,7 @@ def test_directories_take_their_place_in_the_issuer() -> None:
     assert oidc_of(OIDC_ISSUER=TEMPLATE, OIDC_DIRECTORIES="*").issuers == Issuers(TEMPLATE, ("*",))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("issuer", "directories", "fault"),
     [
         (
@@ -644,7 +639,7 @@ def test_standbys_need_two_connections_of_each_process_to_the_primary() -> None:
     assert with_standbys.connections == loaded(WORKERS="3").connections + 6
 
 
-@pytest.mark.parametrize(
+@cases(
     "address",
     [
         "me:hunter2@db.example/a",
@@ -654,7 +649,7 @@ def test_standbys_need_two_connections_of_each_process_to_the_primary() -> None:
         "hunter2",
     ],
 )
-@pytest.mark.parametrize("variable", ["DATABASE_URL", "DATABASE_POOLER_URL", "DATABASE_CHECKS_URL"])
+@cases("variable", ["DATABASE_URL", "DATABASE_POOLER_URL", "DATABASE_CHECKS_URL"])
 def test_malformed_database_address_is_not_shown(variable: str, address: str) -> None:
     (fault,) = faults_of(**{"DATABASE_URL": "postgresql://db.example/a", variable: address})
     assert fault.startswith(f"{variable}: must be an address of PostgreSQL")
@@ -817,7 +812,7 @@ def test_database_only_commands_report_an_unreadable_file(tmp_path: Path) -> Non
 KEY = "0123456789abcdefghij"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("secret", "fault"),
     [
         (
@@ -850,7 +845,7 @@ KEY = "0123456789abcdefghij"
         ),
     ],
 )
-@pytest.mark.parametrize("demo", [False, True])
+@cases("demo", [False, True])
 def test_what_cannot_be_a_webhook_secret_is_refused_and_not_shown(
     secret: str, fault: str, *, demo: bool
 ) -> None:

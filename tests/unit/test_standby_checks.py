@@ -26,6 +26,7 @@ from tenantry.domain.standby_checks import (
     timeline_of,
     with_position,
 )
+from tests.support.cases import cases
 
 _SHOWN = {"eu": "version 1"}
 _SESSION = StandbySession(connected_at=10, proven_timeline=3)
@@ -64,7 +65,7 @@ def test_a_standby_that_shows_a_version_has_the_history_of_the_primary_that_has_
     assert timeline_of(positions, "us", "version 1") is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("state", "timeline", "counts"),
     [
         (StandbyState(is_in_recovery=True, replayed_lsn=100), 3, True),

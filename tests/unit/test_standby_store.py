@@ -3,6 +3,7 @@
 import pytest
 
 from tenantry.db.standby_store import UnusableStandbyError, name_given_in
+from tests.support.cases import cases
 
 # as PostgreSQL 18 shows a connection; then as primary_conninfo says it
 NAMES = {
@@ -15,7 +16,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(("conninfo", "name"), NAMES.items())
+@cases(("conninfo", "name"), NAMES.items())
 def test_name_of_a_standby_is_the_one_given_to_its_connection(
     conninfo: str, name: str | None
 ) -> None:

@@ -1,7 +1,5 @@
 """Which reports of a primary show that standbys have replayed a change."""
 
-import pytest
-
 from tenantry.db.standby_waits import (
     CommittedChange,
     ReplicationReport,
@@ -9,6 +7,7 @@ from tenantry.db.standby_waits import (
     reason_to_wait,
 )
 from tenantry.domain.standby_checks import CHANGE_WAIT, ReplicatingStandby
+from tests.support.cases import cases
 
 CHANGE = CommittedChange(0.0, ("eu", "us"), timeline=2, lsn=100)
 US = ReplicatingStandby("us", 100)
@@ -23,7 +22,7 @@ def test_change_is_replayed_when_all_its_standbys_are_at_its_position() -> None:
     assert reason_to_wait(CHANGE, report(US, ReplicatingStandby("eu", 101), *others)) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "reason"),
     [
         (report(US), "standby 'eu' is not connected to the primary"),

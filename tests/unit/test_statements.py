@@ -6,9 +6,10 @@ import pytest
 
 from tenantry.db import statements
 from tenantry.db.statements import ParameterType, Statement
+from tests.support.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "values", "dumped"),
     [
         (statements.TEXTS, [], "00000000 00000000 00000019"),

@@ -7,11 +7,12 @@ import pytest
 
 from tenantry.settings import SettingsError
 from tests.support.app import make_settings
+from tests.support.cases import cases
 
 ENDPOINT = "http://collector.example:4318"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("values", "traces"),
     [
         ({}, False),

@@ -11,6 +11,7 @@ from tenantry.domain.billing.subscription_access import LATE_END
 from tenantry.domain.billing.subscription_rank import status_rank
 from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, record_of
 from tenantry.domain.plans import AccessState, parse_catalog
+from tests.support.cases import cases
 from tests.support.facts import updated
 
 PLANS: Final = """
@@ -146,7 +147,7 @@ def test_reasons_say_what_ended() -> None:
     assert access_at(END, paused).reason == "Payments are paused, and the paid period has ended."
 
 
-@pytest.mark.parametrize(
+@cases(
     ("access", "given", "expected"),
     [
         ({"past_due": "none"}, state("past_due", past_due_since=0), ("none", "free", None)),

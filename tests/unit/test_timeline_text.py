@@ -21,6 +21,7 @@ from tenantry.cli.output import progress
 from tenantry.domain.access import TenantAccess
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.tenants import Tenant
+from tests.support.cases import cases
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FIELDS = BillingFields("free", "none", None, cancel_at_period_end=False)
@@ -133,7 +134,7 @@ def test_control_characters_are_replaced() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("delay", "words"),
     [
         (timedelta(milliseconds=900), "at once"),

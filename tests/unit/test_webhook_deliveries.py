@@ -14,6 +14,7 @@ from tenantry.domain.webhook_deliveries import (
     pause_until,
     reason_to_disable,
 )
+from tests.support.cases import cases
 
 NOW: Final = datetime(2026, 11, 28, 12, tzinfo=UTC)
 FIVE_DAYS: Final = timedelta(days=5)
@@ -47,7 +48,7 @@ def test_without_a_wish_there_is_no_pause() -> None:
     assert pause_until(None, NOW) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "failing_for", "is_disabled"),
     [
         (500, FIVE_DAYS, True),
@@ -86,7 +87,7 @@ def test_an_event_is_found_by_its_id() -> None:
     assert version_of(event_id(1795843200000123)) == 1795843200000123
 
 
-@pytest.mark.parametrize(
+@cases(
     "text", ["", "evt_", "evt_x", "evt_1.0", "evt_-1", "evt_ 1", "evt_٣", "7", "evt_" + "9" * 19]
 )
 def test_other_texts_are_no_ids_of_events(text: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tenantry.domain.plans import CatalogError, parse_catalog
 from tenantry.domain.webhooks import WebhookEndpoint, signed_headers
+from tests.support.cases import cases
 from tests.support.documentation import block_of
 from tests.support.webhook_endpoint import OTHER_SECRET, SECRET, endpoint_at
 
@@ -75,7 +76,7 @@ def test_private_address_must_be_allowed(url: str) -> None:
     assert endpoint.allow_private
 
 
-@pytest.mark.parametrize(
+@cases(
     "url",
     [
         "",
@@ -108,7 +109,7 @@ def test_url_of_a_faulty_form(url: str) -> None:
     assert "pass-word" not in fault
 
 
-@pytest.mark.parametrize("name", ["", "a b", "-app", "äpp", "a" * 65, "app\\n", "a.b"])
+@cases("name", ["", "a b", "-app", "äpp", "a" * 65, "app\\n", "a.b"])
 def test_name_of_a_faulty_form(name: str) -> None:
     [fault] = faults_of(entry(name=f'"{name}"'))
     assert "name must be 1 to 64 letters, digits, '_' and '-'" in fault
@@ -136,7 +137,7 @@ FORM = "must be whsec_ and base64 of 24 to 64 bytes"
 KNOWN = "is a well-known example: make a new one (whsec_ and openssl rand -base64 32)"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("secrets", "fault"),
     [
         ("[]", "secrets must be one secret, or two while one replaces the other"),

@@ -4,9 +4,10 @@ import pytest
 
 from tenantry.api import webhooks
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, host_and_port, origin_of, webhook_address
+from tests.support.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "address"),
     [
         ("4000", f"http://127.0.0.1:4000{WEBHOOK_PATH}"),
@@ -21,7 +22,7 @@ def test_address_may_be_short(text: str, address: str) -> None:
     assert webhook_address(text) == address
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     ["", "ftp://x", "http://", ":4000", "70000", "0", "http://x:y", "http://[", "http://me:it@x"],
 )

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-import pytest
 
 from tenantry.domain.access import NOTHING, to_access
 from tenantry.domain.billing.events import KNOWN_TYPES, REQUIRED_TYPES
@@ -17,6 +16,7 @@ from tenantry_devkit.local.samples import API_VERSIONS, EventSubject, catalog_pr
 from tenantry_devkit.local.stories import StoryStage, play, stories
 from tenantry_devkit.simulator import render_event
 from tenantry_sdk import BillingEvent
+from tests.support.cases import cases
 from tests.support.chaos import ChaosKind, RequestKind, expected, judge, plan
 from tests.support.facts import ANY, CATALOG, EACH
 from tests.support.long_histories import SHORTEST_HISTORY, long_history
@@ -31,7 +31,7 @@ async def life(events: int = 120, seed: int = 0, shape: str = "new") -> list[dic
     return await long_history(ACME, PRICES, events=events, start=START, seed=seed, shape=shape)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@cases("seed", range(12))
 async def test_long_history_has_all_types_the_wanted_length_and_proves_its_order(seed: int) -> None:
     events = await life(150, seed, ("new", "old")[seed % 2])
     assert len(events) == 150
@@ -45,8 +45,8 @@ async def test_long_history_has_all_types_the_wanted_length_and_proves_its_order
     assert expected(shuffled, ANY) == wanted
 
 
-@pytest.mark.parametrize("types", [REQUIRED_TYPES, KNOWN_TYPES], ids=["required", "known"])
-@pytest.mark.parametrize("seed", range(6))
+@cases("types", [REQUIRED_TYPES, KNOWN_TYPES], ids=["required", "known"])
+@cases("seed", range(6))
 async def test_history_of_several_subscriptions_proves_its_order(
     seed: int, types: frozenset[str]
 ) -> None:
@@ -131,7 +131,7 @@ async def test_plan_without_chaos_is_the_history() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", list(ChaosKind))
+@cases("kind", list(ChaosKind))
 async def test_each_chaos_kind_has_its_own_effect_and_omits_no_event(kind: ChaosKind) -> None:
     events = await life()
     ids = [event["id"] for event in events]
@@ -227,8 +227,8 @@ async def test_verdict_names_what_is_wrong() -> None:
     assert (forged.forged, forged.converged) == (1, False)
 
 
-@pytest.mark.parametrize("kind", sorted(set(ChaosKind) - {ChaosKind.REORDER}))
-@pytest.mark.parametrize("number", [2, 5])
+@cases("kind", sorted(set(ChaosKind) - {ChaosKind.REORDER}))
+@cases("number", [2, 5])
 async def test_each_chaos_kind_affects_a_short_history(kind: ChaosKind, number: int) -> None:
     events = (await life(SHORTEST_HISTORY))[:number]
     plain = [(RequestKind.EVENT, event["id"]) for event in events]

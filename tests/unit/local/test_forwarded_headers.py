@@ -3,11 +3,12 @@
 import pytest
 
 from tenantry_devkit.local.endpoint import parse_headers
+from tests.support.cases import cases
 
 SECRET = "svc_live_of_nobody"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("texts", "headers"),
     [
         ((), []),
@@ -30,7 +31,7 @@ def test_pairs_are_separated_by_commas_or_repeated(
     assert parse_headers(texts) == headers
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "X-A",
@@ -56,7 +57,7 @@ def test_malformed_headers_are_rejected(text: str) -> None:
         parse_headers([text])
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     [
         "Stripe-Signature",

@@ -13,6 +13,7 @@ from rich.console import Console
 from tenantry_devkit.local.endpoint import EndpointResponse
 from tenantry_devkit.local.listen import json_line, summary, write_attempt
 from tenantry_devkit.local.relay import ListedEvent, RelayAttempt, RelayOutcome, read_event
+from tests.support.cases import cases
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EVENT = ListedEvent(
@@ -114,7 +115,7 @@ def test_summary() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("thing", "tenant", "customer"),
     [
         ({"metadata": {"orgId": "acme"}, "customer": "cus_1"}, "acme", "cus_1"),
@@ -145,7 +146,7 @@ def test_tenant_and_customer_of_an_event(
     assert read_event(body) == ListedEvent("evt_1", "t", 1, tenant, customer, body)
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
         b"",

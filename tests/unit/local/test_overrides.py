@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tenantry_devkit.local.samples import OverrideError, override
+from tests.support.cases import cases
 
 EVENT: dict[str, Any] = {
     "id": "evt_1",
@@ -61,7 +62,7 @@ def test_metadata_and_previous_attributes_accept_new_names() -> None:
     assert event["data"]["previous_attributes"] == {"status": "trialing"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "message"),
     [
         ("status", "must be path=value"),

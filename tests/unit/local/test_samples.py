@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 import msgspec
-import pytest
 
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import KNOWN_TYPES, REQUIRED_TYPES, BillingEvent
@@ -18,6 +17,7 @@ from tenantry_devkit.local.samples import (
     plan_prices,
     sample_event,
 )
+from tests.support.cases import cases
 
 ACME: Final = EventSubject("acme", "cus_acme", "price_pro")
 MARCH: Final = 1_774_958_400
@@ -39,8 +39,8 @@ def decoded(event: dict[str, Any]) -> BillingEvent:
     return decode_event(msgspec.json.encode(event), arrived=0, make_up_id=lambda: "none")
 
 
-@pytest.mark.parametrize("shape", ["new", "old"])
-@pytest.mark.parametrize("event_type", sorted(KNOWN_TYPES))
+@cases("shape", ["new", "old"])
+@cases("event_type", sorted(KNOWN_TYPES))
 async def test_event_of_each_type_is_complete(event_type: str, shape: str) -> None:
     event = await sample_event(event_type, ACME, created=MARCH, shape=shape)
     facts = decoded(event)
@@ -68,9 +68,7 @@ async def test_event_of_each_type_is_complete(event_type: str, shape: str) -> No
         assert event["data"]["object"]["payment_status"] == PAYMENTS.get(event_type, "paid")
 
 
-@pytest.mark.parametrize(
-    "status", ["active", "trialing", "past_due", "canceled", "incomplete", "paused"]
-)
+@cases("status", ["active", "trialing", "past_due", "canceled", "incomplete", "paused"])
 async def test_update_has_the_chosen_status(status: str) -> None:
     facts = decoded(await sample_event(ev.SUBSCRIPTION_UPDATED, ACME, created=MARCH, status=status))
     assert facts.status == status
@@ -84,7 +82,7 @@ async def test_tenant_keeps_its_subscription_and_gets_new_events_and_invoices() 
     assert made[0].invoice_id != made[1].invoice_id
 
 
-@pytest.mark.parametrize("event_type", sorted(KNOWN_TYPES - {ev.CUSTOMER_DELETED}))
+@cases("event_type", sorted(KNOWN_TYPES - {ev.CUSTOMER_DELETED}))
 async def test_event_of_a_named_subscription(event_type: str) -> None:
     facts = decoded(await sample_event(event_type, ACME, created=MARCH, subscription_id="sub_real"))
     assert facts.subscription_id == "sub_real"

@@ -2,16 +2,15 @@
 
 from datetime import UTC, datetime
 
-import pytest
-
 from tenantry_devkit.simulator.account import Schedule, SimulatedClock, period_end
+from tests.support.cases import cases
 
 
 def moment(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("anchor", "interval", "count", "after", "end"),
     [
         ("2026-01-15T10:00", "month", 1, "2026-01-15T10:00", "2026-02-15T10:00"),

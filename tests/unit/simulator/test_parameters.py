@@ -15,6 +15,7 @@ from tenantry_devkit.simulator.parameters import (
     page,
     parse,
 )
+from tests.support.cases import cases
 
 
 class Thing(Struct):
@@ -46,7 +47,7 @@ def test_members_of_a_list_are_in_the_order_of_their_numbers() -> None:
     assert decode(parse(query), PriceList).lookup_keys == ("0", "1", "2", "10")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("query", "code", "param"),
     [
         ("items[0][price]=p", "parameter_missing", "customer"),
@@ -78,7 +79,7 @@ def test_unknown_parameters_are_ignored() -> None:
     assert decode(parse(query), CheckoutParameters).mode == "payment"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("query", "expected", "has_more"),
     [
         ("limit=3", ["t9", "t8", "t7"], True),
@@ -102,7 +103,7 @@ def test_invalid_page_parameters(query: str) -> None:
         ids(query)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("query", "matches"),
     [
         ("", True),

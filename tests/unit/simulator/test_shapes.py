@@ -19,6 +19,7 @@ from tenantry_devkit.simulator import (
 )
 from tenantry_devkit.simulator.delivery import event_body
 from tenantry_devkit.simulator.objects import Shape, previous_attributes
+from tests.support.cases import cases
 from tests.support.simulator import a_simulator
 
 VERSIONS = pytest.mark.parametrize("version", [OLD_VERSION, NEW_VERSION])
@@ -167,7 +168,7 @@ def test_only_updates_have_previous_attributes(sim: Simulator) -> None:
         assert has_previous == event.type.endswith(".updated")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "after", "previous"),
     [
         ({"a": 1, "b": 2}, {"a": 1, "b": 3}, {"b": 2}),

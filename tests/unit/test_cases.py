@@ -1,0 +1,38 @@
+"""A table of cases in one test."""
+
+import inspect
+
+import pytest
+
+from tests.support.cases import cases
+
+
+def test_a_failure_names_its_case() -> None:
+    @cases(("number", "even"), [pytest.param(2, True, id="two"), (3, True)])
+    def check(number: int, *, even: bool) -> None:
+        assert (number % 2 == 0) is even
+
+    with pytest.raises(AssertionError) as failed:
+        check()
+    assert failed.value.__notes__ == ["case: {'number': 3, 'even': True}"]
+
+
+async def test_tables_multiply_and_leave_the_fixtures() -> None:
+    seen: list[tuple[str, int, str]] = []
+
+    @cases("letter", ["a", "b"])
+    @cases("number", [1, 2], ids=["one", "two"])
+    async def check(fixture: str, letter: str, number: int) -> None:
+        seen.append((letter, number, fixture))
+
+    assert list(inspect.signature(check).parameters) == ["fixture"]
+    await check(fixture="x")
+    assert seen == [("a", 1, "x"), ("a", 2, "x"), ("b", 1, "x"), ("b", 2, "x")]
+
+
+def test_a_table_without_cases_fails() -> None:
+    @cases("number", [])
+    def check(number: int) -> None: ...
+
+    with pytest.raises(AssertionError, match="no cases"):
+        check()
