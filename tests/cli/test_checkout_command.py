@@ -1,11 +1,10 @@
 """``tenantry billing checkout``."""
 
-import pytest
-
 from tests.cli.command_support import Workspace
+from tests.support.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     "arguments",
     [
         ["--addon", "storage"],

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.command_support import DEMO_KEY, Home, Workspace, create_demo
 from tests.cli.sign_in_support import SignInHome
+from tests.support.cases import cases
 from tests.support.sign_in import ADA, CLIENT_ID
 
 
@@ -290,7 +291,7 @@ async def test_relative_key_file_is_relative_to_the_configuration(workspace: Wor
     assert (await who(workspace))["id"] == key_id
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "values"),
     [
         (("--profile", ""), {}),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.command_support import Home, Workspace
 from tests.sdk.sdk_support import Served, serving
+from tests.support.cases import cases
 from tests.support.feature_catalog import catalog_in, tenant_of
 from tests.support.postgres import PostgresServer
 
@@ -79,6 +80,6 @@ async def test_exceeded_quota_counts_nothing_and_ends_with_1(basic: Workspace) -
     assert await basic.done("entitlements", "consume", "exports", "10") == "0\n"
 
 
-@pytest.mark.parametrize("amount", ["0", "-1", "1000000001", "x", "1.5"])
+@cases("amount", ["0", "-1", "1000000001", "x", "1.5"])
 async def test_invalid_amount_is_not_sent(basic: Workspace, amount: str) -> None:
     assert (await basic.run("entitlements", "consume", "exports", "--", amount)).code == 2

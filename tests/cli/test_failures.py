@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.command_support import SECRET, Home, Workspace
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.support.cases import cases
 from tests.support.ports import free_port
 
 
@@ -166,7 +167,7 @@ async def test_malformed_key_is_not_sent_and_not_shown(home: Home, key: str) -> 
     assert key not in done.err
 
 
-@pytest.mark.parametrize(
+@cases(
     "address",
     [
         "http://accounts.example.com",
@@ -197,7 +198,7 @@ async def test_error_shows_no_secret(workspace: Workspace) -> None:
         assert not SECRET.search(done.err)
 
 
-@pytest.mark.parametrize(
+@cases(
     "arguments",
     [
         ("keys", "create", "--name", "a"),

@@ -7,12 +7,12 @@ import sys
 from typing import Final
 
 import httpx2
-import pytest
 
 from tests.cli.command_support import DEMO_KEY, Home, Workspace, on_terminal
 from tests.cli.test_completion import offered
 from tests.support import events
 from tests.support.billing import Provider
+from tests.support.cases import cases
 from tests.support.commands import Done
 
 # A fake browser that tells the test its address.
@@ -106,7 +106,7 @@ async def test_public_pages_need_no_credential(home: Home) -> None:
     assert (await home.run("open", "billing", **values)).code == 4
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [DEMO_KEY, "sk_live_abcdefgh", "nonsense", "key_", "../docs", "https://evil.example", ""],
 )

@@ -13,6 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tests.support import other_program
+from tests.support.cases import cases
 from tests.support.command_runner import invoke, invoke_async
 from tests.support.commands import SECRETS, Done, run, running
 from tests.support.deployment import CREATE_ACME
@@ -146,7 +147,7 @@ WRONG_USE = {
 }
 
 
-@pytest.mark.parametrize("arguments", WRONG_USE.values(), ids=WRONG_USE)
+@cases("arguments", WRONG_USE.values(), ids=WRONG_USE)
 async def test_wrong_use_exits_with_2(
     tmp_path: Path, with_tenant: str, arguments: tuple[str, ...]
 ) -> None:
@@ -155,7 +156,7 @@ async def test_wrong_use_exits_with_2(
     assert done.err
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [
         ("--id", "not an id", "--name", "x", "--owner-email", "a@b.example"),
@@ -386,7 +387,7 @@ async def test_worker_rejects_faulty_settings(tmp_path: Path) -> None:
     assert "PROVIDER_WEBHOOK_SECRET: is missing" in done.err
 
 
-@pytest.mark.parametrize(
+@cases(
     "command",
     [
         "serve",

@@ -17,6 +17,7 @@ from tenantry.domain.billing.events import KNOWN_TYPES, REQUIRED_TYPES
 from tenantry_devkit.simulator import SECRET_KEY
 from tests.support import events
 from tests.support.billing import Subscriber
+from tests.support.cases import cases
 from tests.support.command_runner import invoke_async
 from tests.support.commands import Done, running
 from tests.support.emptying import Empty, emptying
@@ -477,8 +478,6 @@ async def test_resend_fails_without_the_provider(
     assert problem in done.err
 
 
-@pytest.mark.parametrize(
-    "event_id", ["evt_/../customers", "cus_1", "evt_", "evt_1?x=y", "sk_test_MustNeverBeShown"]
-)
+@cases("event_id", ["evt_/../customers", "cus_1", "evt_", "evt_1?x=y", "sk_test_MustNeverBeShown"])
 def test_resend_takes_ids_of_events_only(event_id: str) -> None:
     assert CliRunner().invoke(main, ["events", "resend", event_id]).exit_code == 2

@@ -14,6 +14,7 @@ from tenantry.billing.ledger_store import pack
 from tenantry.cli import main
 from tests.support import events
 from tests.support.billing import Provider, Subscriber
+from tests.support.cases import cases
 from tests.support.command_runner import invoke_async
 from tests.support.commands import Done
 from tests.support.postgres import PostgresServer, as_url
@@ -277,7 +278,7 @@ WRONG_USE: Final = (
 )
 
 
-@pytest.mark.parametrize("arguments", WRONG_USE)
+@cases("arguments", WRONG_USE)
 def test_wrong_use_exits_with_2(arguments: str) -> None:
     assert CliRunner().invoke(main, arguments.split()).exit_code == 2
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.service import KEYS, PROJECTS, Service, refusal
 
 WRITER = ("api-keys:read", "api-keys:write", "projects:*")
@@ -24,7 +25,7 @@ async def test_change_affects_only_the_given_fields(service: Service) -> None:
         assert (await org.owner.get(key.path)).json() == answer.json()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "location"),
     [
         ({"name": None}, "name"),
@@ -166,7 +167,7 @@ async def test_key_may_rotate_itself(service: Service) -> None:
     assert (await service.caller(new["secret"]).get(PROJECTS)).status_code == 200
 
 
-@pytest.mark.parametrize("overlap", [-1, 604_801, "5", 5.5, None, True, 10**30])
+@cases("overlap", [-1, 604_801, "5", 5.5, None, True, 10**30])
 async def test_overlap_is_a_whole_number_of_seconds_up_to_a_week(
     service: Service, overlap: object
 ) -> None:

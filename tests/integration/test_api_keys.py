@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.issuer import NOW
 from tests.support.service import KEYS, PROJECTS, WHOAMI, Service, refusal
 
@@ -132,7 +133,7 @@ async def test_expiry_is_answered_in_utc_whatever_zone_it_was_given_in(service: 
     assert changed.json()["expiresAt"] == "2026-05-01T01:00:00Z"
 
 
-@pytest.mark.parametrize(
+@cases(
     "expires_at",
     [
         "2026-01-01T11:00:00Z",
@@ -155,7 +156,7 @@ async def test_expiry_must_be_in_the_future(service: Service, expires_at: object
     assert answer.json()["errors"][0]["location"] == "expiresAt"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("scopes", "location"),
     [
         ([], "scopes"),

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.support.app import PEPPER
+from tests.support.cases import cases
 from tests.support.service import KEYS, TENANTS, Caller, Organization, Service, refusal
 
 AUDIT: Final = "/api/v1/audit-events"
@@ -256,7 +257,7 @@ async def test_trail_of_another_tenant_is_not_shown(service: Service) -> None:
     assert await trail(one.owner, targetId=other.key.id) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wanted", "status"),
     [
         ({"action": "api_key.eaten"}, 422),

@@ -4,6 +4,7 @@ import gzip
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.repeating_clients import MOST_ANONYMOUS_BYTES
 from tests.support.service import Service
 
@@ -44,7 +45,7 @@ async def test_response_to_a_caller_is_not_compressed(service: Service) -> None:
     assert "Content-Encoding" not in answer.headers
 
 
-@pytest.mark.parametrize(
+@cases(
     ("accepted", "is_compressed"),
     [
         ("gzip", True),

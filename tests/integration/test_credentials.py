@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
+from tests.support.cases import cases
 from tests.support.service import PROJECTS, VERIFY, WHOAMI, Service, refusal, running_service
 
 INVALID = (401, "invalid_credential")
@@ -44,7 +43,7 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("value", NONSENSE.values(), ids=NONSENSE)
+@cases("value", NONSENSE.values(), ids=NONSENSE)
 async def test_anything_else_is_an_invalid_credential(service: Service, value: bytes) -> None:
     for path in PATHS:
         answer = await service.anonymous.call("GET", path, headers={"Authorization": value})

@@ -9,6 +9,7 @@ from litestar.routes import HTTPRoute
 from tenantry.app import build_app, litestar_routes
 from tenantry.server.dispatch import Dispatcher
 from tests.support.app import make_settings
+from tests.support.cases import cases
 from tests.support.service import PROJECTS, VERIFY, Service, refusal
 
 PUBLIC: Final = {"/healthz", "/readyz", "/metrics", "/api/v1/openapi.json", "/docs"}
@@ -108,7 +109,7 @@ async def test_report_of_a_leak_asks_for_a_key_in_its_body_alone(service: Servic
     )
 
 
-@pytest.mark.parametrize("path", sorted(PUBLIC))
+@cases("path", sorted(PUBLIC))
 async def test_public_route_answers_without_a_credential(service: Service, path: str) -> None:
     assert (await service.anonymous.get(path)).status_code == 200
 
@@ -138,9 +139,7 @@ async def test_other_methods_are_refused_with_those_that_are_answered(
     assert method not in answer.headers["allow"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/nowhere", "/api", "/api/v1", "/api/v2/projects", "/api/v1/nowhere", "/%00"]
-)
+@cases("path", ["/nowhere", "/api", "/api/v1", "/api/v2/projects", "/api/v1/nowhere", "/%00"])
 async def test_unknown_address_is_not_found(service: Service, path: str) -> None:
     assert refusal(await service.anonymous.get(path)) == (404, "not_found")
 

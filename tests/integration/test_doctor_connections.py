@@ -17,6 +17,7 @@ from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.smtp import parse_smtp_url
 from tenantry.integrations.stripe.client import ProviderEndpoint
+from tests.support.cases import cases
 from tests.support.findings import checked_settings, levels, only
 from tests.support.issuer import DISCOVERY, JWKS, Answer, Issuer, running_issuer, signing_key
 from tests.support.ports import free_port
@@ -119,7 +120,7 @@ async def test_an_audience_that_is_the_client_id(issuer: Issuer) -> None:
     assert "ID tokens" in finding.message
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "answer", "message"),
     [
         (DISCOVERY, Answer(404, b""), "answered 404"),
@@ -140,7 +141,7 @@ async def test_an_audience_that_is_the_client_id(issuer: Issuer) -> None:
 async def test_an_identity_provider_that_is_not_in_order(
     issuer: Issuer, path: str, answer: Answer, message: str
 ) -> None:
-    issuer.answers[path] = answer
+    issuer.answers = {path: answer}
     assert (
         message
         in only(

@@ -14,6 +14,7 @@ from psycopg.types.json import Json
 from tenantry.domain.entitlements import UsagePeriod
 from tests.support import events
 from tests.support.billing import until_blocked
+from tests.support.cases import cases
 from tests.support.members import add_member, path_of
 from tests.support.postgres import PostgresServer
 from tests.support.rate_limits import set_plan
@@ -178,7 +179,7 @@ async def test_request_that_is_refused_counts_nothing(org: Organization) -> None
     assert (await get(org.owner))["used"] == 0
 
 
-@pytest.mark.parametrize("amount", [0, -1, 1_000_000_001, 1.5, "1", None, True])
+@cases("amount", [0, -1, 1_000_000_001, 1.5, "1", None, True])
 async def test_amount_is_a_whole_number_in_bounds(org: Organization, amount: object) -> None:
     assert refusal(await consume(org.owner, amount)) == (422, "validation_failed")
 

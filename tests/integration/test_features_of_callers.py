@@ -18,6 +18,7 @@ from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry.wsgi.flask import install as install_in_flask
 from tenantry.wsgi.flask import requires
 from tests.support.app import client_of, lifespan
+from tests.support.cases import cases
 from tests.support.django_project import django_app
 from tests.support.emptying import SharedDatabase
 from tests.support.feature_catalog import catalog_in, tenant_of
@@ -96,9 +97,7 @@ async def test_feature_that_the_catalog_does_not_declare_is_404_and_logged_once(
     assert caplog.text.count("sso-2") == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["", "SSO", "sso%20", "%22sso%22", "sso%0A", "s%C3%A9o", "sso,seats"]
-)
+@cases("name", ["", "SSO", "sso%20", "%22sso%22", "sso%0A", "s%C3%A9o", "sso,seats"])
 async def test_gateway_rejects_a_name_that_no_feature_has(service: Service, name: str) -> None:
     pro = await tenant_of(service, "pro")
     answer = await pro.owner.get(f"{VERIFY}-/feature:{name}")

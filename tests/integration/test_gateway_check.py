@@ -1,14 +1,13 @@
 """The authorization check for gateways."""
 
-import pytest
-
+from tests.support.cases import cases
 from tests.support.gateways import EXTERNAL_ID, FEATURES, IDENTITY
 from tests.support.service import VERIFY, Service, refusal
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "REPORT")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@cases("method", METHODS)
 async def test_any_method_is_answered_with_the_callers_identity(
     service: Service, method: str
 ) -> None:
@@ -77,9 +76,7 @@ async def test_scope_is_in_the_path_and_nowhere_else(service: Service) -> None:
     assert refusal(answer) == (403, "insufficient_scope")
 
 
-@pytest.mark.parametrize(
-    "scope", ["", "projects", "OWNER", "Projects:read", "a:b:c", "--", "%00", "a:b%0A", " -"]
-)
+@cases("scope", ["", "projects", "OWNER", "Projects:read", "a:b:c", "--", "%00", "a:b%0A", " -"])
 async def test_invalid_scope_rejects_every_request(service: Service, scope: str) -> None:
     org = await service.organization()
     assert refusal(await org.owner.get(f"{VERIFY}{scope}")) == (404, "not_found")
@@ -143,8 +140,8 @@ MODES = {
 """What follows the scope in the path, and the modes that it accepts."""
 
 
-@pytest.mark.parametrize("scope", ["-", "projects:read"])
-@pytest.mark.parametrize("suffix", MODES)
+@cases("scope", ["-", "projects:read"])
+@cases("suffix", MODES)
 async def test_mode_is_required_by_the_path(service: Service, scope: str, suffix: str) -> None:
     org = await service.organization()
     test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import httpx2
-import pytest
 
+from tests.support.cases import cases
 from tests.support.service import KEYS, PROJECTS, VERIFY, WHOAMI, Caller, Service, refusal
 
 HOT: Final = PROJECTS
@@ -55,15 +55,13 @@ async def test_lists_are_the_same(service: Service) -> None:
     assert (await both(org.owner, unknown="1", limit="100")).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "limit", ["0", "101", "-5", "", "a", "1.5", "007", "+1", " 1", "٣", "1_0", "9" * 400]
-)
+@cases("limit", ["0", "101", "-5", "", "a", "1.5", "007", "+1", " 1", "٣", "1_0", "9" * 400])
 async def test_invalid_limits_get_equal_errors(service: Service, limit: str) -> None:
     org = await service.organization()
     assert refusal(await both(org.owner, limit=limit)) == (422, "validation_failed")
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "é", "\x00", "a b", "a+b", "%41", "a" * 1001])
+@cases("cursor", ["", "x", "é", "\x00", "a b", "a+b", "%41", "a" * 1001])
 async def test_invalid_cursors_get_equal_errors(service: Service, cursor: str) -> None:
     org = await service.organization()
     assert (await both(org.owner, cursor=cursor)).status_code in (400, 422)
@@ -102,9 +100,7 @@ async def test_rejected_callers_get_equal_errors(service: Service) -> None:
         assert refusal(await both(caller))[1] == code
 
 
-@pytest.mark.parametrize(
-    "authorization", [b"", b"Basic x", b"Bearer \xff", b"Bearer a.b.c", b"Bearer a, Bearer b"]
-)
+@cases("authorization", [b"", b"Basic x", b"Bearer \xff", b"Bearer a.b.c", b"Bearer a, Bearer b"])
 async def test_headers_are_read_in_the_same_way(service: Service, authorization: bytes) -> None:
     assert (await both(service.anonymous, {"Authorization": authorization})).status_code == 401
 
@@ -112,7 +108,7 @@ async def test_headers_are_read_in_the_same_way(service: Service, authorization:
 PATHS: Final = (HOT, TWIN, KEYS, WHOAMI, f"{VERIFY}-", "/healthz", "/nowhere")
 
 
-@pytest.mark.parametrize("path", PATHS)
+@cases("path", PATHS)
 async def test_request_id_of_the_client_is_kept(service: Service, path: str) -> None:
     org = await service.organization()
     for caller in (org.owner, service.anonymous):
@@ -120,7 +116,7 @@ async def test_request_id_of_the_client_is_kept(service: Service, path: str) -> 
         assert answer.headers.get_list("x-request-id") == ["my.own_ID-1"]
 
 
-@pytest.mark.parametrize("path", PATHS)
+@cases("path", PATHS)
 async def test_request_id_is_generated_without_a_plain_one(service: Service, path: str) -> None:
     made = []
     for sent in (None, None, b"", b"a b", b"a" * 129, b"\xe9", b"a\tb", b'"', b"a,b"):

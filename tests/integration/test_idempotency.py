@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 
 import psycopg
-import pytest
 
+from tests.support.cases import cases
 from tests.support.service import KEYS, PROJECTS, TENANTS, Organization, Service, refusal
 
 
@@ -150,7 +150,7 @@ async def test_concurrent_duplicate_gets_idempotency_in_flight(service: Service)
     assert (await org.owner.post(PROJECTS, {"name": "a"}, "one")).status_code == 201
 
 
-@pytest.mark.parametrize("key", [b"", b" ", b"a b", b"a\tb", b"\xe9", b"a" * 256])
+@cases("key", [b"", b" ", b"a b", b"a\tb", b"\xe9", b"a" * 256])
 async def test_key_must_be_visible_ascii(service: Service, key: bytes) -> None:
     org = await service.organization()
     answer = await org.owner.call("POST", PROJECTS, {"name": "a"}, headers={"Idempotency-Key": key})

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support import figures
 from tests.support.app import OPERATOR_TOKEN, running_app
+from tests.support.cases import cases
 from tests.support.figures import RecordProperty
 from tests.support.forgeries import ATTACKER, ATTACKS, ISSUED, PUBLISHED, remote
 from tests.support.issuer import AUDIENCE, CLIENT_ID, Issuer, running_issuer
@@ -152,7 +153,7 @@ WITHOUT_ACCESS = {
 }
 
 
-@pytest.mark.parametrize(("claims", "headers", "code"), WITHOUT_ACCESS.values(), ids=WITHOUT_ACCESS)
+@cases(("claims", "headers", "code"), WITHOUT_ACCESS.values(), ids=WITHOUT_ACCESS)
 async def test_valid_token_without_a_membership_is_rejected(
     target: Target, claims: dict[str, str], headers: dict[str, str], code: str
 ) -> None:

@@ -19,6 +19,7 @@ from tenantry.domain.roles import BUILT_IN_ROLES
 from tenantry.integrations.oidc.claims import OidcConfig, unmapped_roles
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
+from tests.support.cases import cases
 from tests.support.forgeries import ATTACKS, ISSUED, PUBLISHED, RSA
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 from tests.support.members import OWN, accept_path, add_member, remove_member
@@ -74,7 +75,7 @@ async def test_every_check_of_a_valid_token_is_ok(desk: Desk) -> None:
     assert told.claims == await desk.verifier.verify(desk.issuer.mint())
 
 
-@pytest.mark.parametrize("reason", ATTACKS)
+@cases("reason", ATTACKS)
 async def test_the_reason_is_that_of_the_verifier_and_nothing_of_the_token_is_shown(
     desk: Desk, reason: str
 ) -> None:
@@ -101,7 +102,7 @@ async def test_checks_after_the_failing_one_are_not_reached(desk: Desk) -> None:
     assert {result for _, result in results[position + 1 :]} == {CheckResult.NOT_REACHED}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("header", "claims", "name", "said", "expected"),
     [
         (
@@ -173,7 +174,7 @@ async def test_other_claims_are_not_shown(desk: Desk) -> None:
     assert "Main St" not in shown
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "written"),
     [
         ("user_1", "user_1"),
@@ -309,7 +310,7 @@ async def test_invitation_that_the_header_names_is_explained_and_not_accepted(
     assert own["status"] == "invited"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("claims", "organization", "code", "said"),
     [
         (

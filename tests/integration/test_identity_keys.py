@@ -21,6 +21,7 @@ from tenantry.integrations.oidc.keys import (
     REFRESH_SECONDS,
     KeySet,
 )
+from tests.support.cases import cases
 from tests.support.issuer import (
     AUDIENCE,
     DISCOVERY,
@@ -430,11 +431,11 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("path", "answer"), REFUSED)
+@cases(("path", "answer"), REFUSED)
 async def test_unusable_response_counts_as_an_outage(
     issuer: Issuer, path: str, answer: Answer
 ) -> None:
-    issuer.answers[path] = answer
+    issuer.answers = {path: answer}
     async with key_set(issuer.url) as keys:
         await keys.start()
         with pytest.raises(AuthUnavailableError):

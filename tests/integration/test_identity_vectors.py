@@ -17,6 +17,7 @@ from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet
 from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
+from tests.support.cases import cases
 from tests.support.issuer import AUDIENCE, JWKS, NOW, Answer, running_issuer
 from tests.support.jws_vectors import VECTORS, Vector
 
@@ -72,15 +73,15 @@ def test_every_kind_of_supported_algorithm_has_an_example() -> None:
     assert {vector.alg for vector in OURS} == {"RS256", "PS384", "ES256", "ES512", "EdDSA"}
 
 
-@pytest.mark.parametrize("vector", OURS, ids=lambda vector: vector.source)
+@cases("vector", OURS, ids=lambda vector: vector.source)
 async def test_signature_of_a_supported_algorithm_is_valid(
     verifier: TokenVerifier, vector: Vector
 ) -> None:
     assert await failed_at(verifier, vector.compact) == "claims"
 
 
-@pytest.mark.parametrize("number", [1, 2], ids=["payload", "signature"])
-@pytest.mark.parametrize("vector", OURS, ids=lambda vector: vector.source)
+@cases("number", [1, 2], ids=["payload", "signature"])
+@cases("vector", OURS, ids=lambda vector: vector.source)
 async def test_altered_signature_is_invalid(
     verifier: TokenVerifier, vector: Vector, number: int
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from tests.support.cases import cases
 from tests.support.emptying import SharedDatabase
 from tests.support.imported_keys import (
     IMPORTED_KEY_PATTERN,
@@ -152,7 +153,7 @@ async def test_application_in_process_accepts_it_and_records_its_first_use(
     assert await answer_to(service, key.secret) == (200, "")
 
 
-@pytest.mark.parametrize(
+@cases(
     "values",
     [
         {"IMPORTED_KEY_PATTERN": ""},
@@ -160,7 +161,7 @@ async def test_application_in_process_accepts_it_and_records_its_first_use(
         {"IMPORTED_KEY_PATTERN": "old_"},
     ],
 )
-@pytest.mark.parametrize("is_used", [False, True])
+@cases("is_used", [False, True])
 async def test_key_that_the_pattern_does_not_match_is_rejected(
     service: Service, values: dict[str, str], *, is_used: bool
 ) -> None:

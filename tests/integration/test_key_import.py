@@ -7,6 +7,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from tests.support.cases import cases
 from tests.support.emptying import SharedDatabase
 from tests.support.imported_keys import (
     IMPORTED_KEY_PATTERN,
@@ -124,7 +125,7 @@ async def test_hash_may_be_hex_base64_or_base64url(service: Service, algorithm: 
         assert (await service.caller(key.secret).get(PROJECTS)).status_code == 200
 
 
-@pytest.mark.parametrize("name", PASSWORD_HASHES)
+@cases("name", PASSWORD_HASHES)
 async def test_password_hash_is_refused_with_the_reason(service: Service, name: str) -> None:
     text = PASSWORD_HASHES[name]
     faults = await faults_of(service, old_key().member(digest=text))
@@ -181,7 +182,7 @@ async def test_each_faulty_member_is_named_and_nothing_is_imported(service: Serv
     }
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "location"),
     [
         ({"scopes": ["projects"]}, "keys[1].scopes[0]"),

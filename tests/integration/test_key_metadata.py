@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
-
 from tenantry.auth.api_keys_store import KeyFilter, read_page
 from tenantry.db.connection import of_tenant
 from tenantry.db.pagination import Window
+from tests.support.cases import cases
 from tests.support.issuer import NOW
 from tests.support.patience import patient_database
 from tests.support.service import KEYS, VERIFY, WHOAMI, Key, Organization, Service, refusal
@@ -42,7 +41,7 @@ async def test_caller_without_them_has_none(service: Service) -> None:
         assert "x-key-external-id" not in (await caller.get(f"{VERIFY}-")).headers
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "external_id", "metadata"),
     [
         ({"name": "other"}, "cus_4711", METADATA),
@@ -120,7 +119,7 @@ async def test_test_mode_caller_finds_test_keys_only(service: Service) -> None:
     assert (await tester.caller.get(KEYS, externalId="cus_4711")).json()["data"] == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
         {"externalId": ""},

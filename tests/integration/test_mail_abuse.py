@@ -16,6 +16,7 @@ from tenantry.db.database import Database
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.notifications.mail_delivery import MailDeferredError, MailService
 from tests.support import events
+from tests.support.cases import cases
 from tests.support.patience import patient_database
 from tests.support.service import KEYS, TENANTS, Key, Organization, Service, running_service
 from tests.support.signing import deliver
@@ -215,7 +216,7 @@ async def test_names_in_a_notice_contain_no_link(service: Service, post: Post) -
 # --- who an address is verified by
 
 
-@pytest.mark.parametrize(
+@cases(
     ("claims", "verified"),
     [
         ({"email_verified": True}, True),

@@ -18,6 +18,7 @@ from tenantry.domain.invitation_links import InvitationLinks
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.notifications.mail_delivery import MailService
 from tests.support.app import PEPPER
+from tests.support.cases import cases
 from tests.support.emptying import SharedDatabase
 from tests.support.members import MANAGER, MEMBERS, join, owned, remove_member
 from tests.support.patience import patient_database
@@ -251,7 +252,7 @@ async def test_address_of_a_member_is_known_from_the_invitation_and_from_tokens(
     assert refusal(resent) == (409, "member_exists")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("known", "invited"),
     [
         ("ada@münchen.example", "ada@xn--mnchen-3ya.example"),
@@ -277,7 +278,7 @@ async def test_address_of_a_member_is_refused_in_any_form(
     assert refusal(answer) == (409, "member_exists")
 
 
-@pytest.mark.parametrize(
+@cases(
     "email",
     [
         "no address",
@@ -457,7 +458,7 @@ async def test_user_without_a_verified_address_is_refused(
     assert await members_of(org, "unverified") == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "other",
     [
         "ad.a@x.example",

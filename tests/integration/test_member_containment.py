@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.support.billing import until_blocked
+from tests.support.cases import cases
 from tests.support.members import (
     MANAGER,
     MEMBERS,
@@ -32,7 +33,7 @@ async def manager_of(service: Service, org: Organization, *scopes: str, **fields
     return (await service.key(org.owner, org.id, *MANAGER, *scopes, **fields)).caller
 
 
-@pytest.mark.parametrize(
+@cases(
     ("scopes", "gives"),
     [
         ((), set()),

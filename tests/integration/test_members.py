@@ -3,6 +3,7 @@
 import psycopg
 import pytest
 
+from tests.support.cases import cases
 from tests.support.members import (
     MEMBERS,
     accept_path,
@@ -115,7 +116,7 @@ async def test_list_is_filtered(service: Service) -> None:
         assert [(one["id"], one["status"]) for one in listed] == [(gone["id"], "removed")]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "location"),
     [
         ({"role": "member"}, "userId"),

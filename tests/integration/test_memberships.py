@@ -3,6 +3,7 @@
 import psycopg
 import pytest
 
+from tests.support.cases import cases
 from tests.support.service import KEYS, PROJECTS, TENANTS, WHOAMI, Caller, Service, refusal
 
 MEMBER_SCOPES = ["projects:*", "tenants:read", "billing:read"]
@@ -28,7 +29,7 @@ async def principal_values(caller: Caller) -> tuple[str, str, list[str]]:
     return who["orgId"], who["accessLevel"], who["scopes"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("role", "level", "scopes"),
     [
         ("owner", "OWNER", ["*:*"]),
@@ -50,7 +51,7 @@ async def test_role_claim_counts_where_there_is_no_membership(
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("claimed", "stored", "level", "scopes"),
     [
         ("owner", "member", "SCOPED", MEMBER_SCOPES),

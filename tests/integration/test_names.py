@@ -3,8 +3,8 @@
 from typing import Final
 
 import httpx2
-import pytest
 
+from tests.support.cases import cases
 from tests.support.service import KEYS, PROJECTS, TENANTS, Service, refusal
 
 REFUSED: Final = (
@@ -29,7 +29,7 @@ def is_refused(answer: httpx2.Response) -> bool:
     ]
 
 
-@pytest.mark.parametrize("name", [*REFUSED, "a\x00b"])
+@cases("name", [*REFUSED, "a\x00b"])
 async def test_name_that_a_terminal_obeys_or_that_turns_text_around_is_refused(
     service: Service, name: str
 ) -> None:

@@ -21,6 +21,7 @@ from tenantry.domain.api_keys import Pepper
 from tenantry.domain.plans import Catalog, parse_catalog
 from tests.support import events
 from tests.support.billing import Provider
+from tests.support.cases import cases
 from tests.support.issuer import NOW
 from tests.support.patience import patient_database
 from tests.support.service import KEYS, PROJECTS, TENANTS, Service, refusal
@@ -200,7 +201,7 @@ async def test_record_and_filter_tell_that_a_tenant_is_suspended(service: Servic
     assert (await service.operator.get(f"{ALL}/{org.id}")).json()["suspended"] is True
 
 
-@pytest.mark.parametrize(
+@cases(
     ("query", "status"),
     [
         ("?cursor=nonsense", 400),
@@ -218,7 +219,7 @@ async def test_invalid_parameters_are_refused(service: Service, query: str, stat
     assert refusal(await service.operator.get(ALL + query))[0] == status
 
 
-@pytest.mark.parametrize(
+@cases(
     ("method", "path"),
     [
         ("GET", ALL),

@@ -1,7 +1,6 @@
 """Create, read, change and delete projects."""
 
-import pytest
-
+from tests.support.cases import cases
 from tests.support.service import PROJECTS, Service, refusal
 
 
@@ -54,7 +53,7 @@ async def test_deleted_project_is_404(service: Service) -> None:
     assert (await org.owner.get(PROJECTS)).json() == {"data": [], "nextCursor": None}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "location"),
     [
         ({}, "name"),
@@ -116,7 +115,7 @@ async def test_reading_and_writing_need_a_scope_each(service: Service) -> None:
     assert (await writer.delete(path)).status_code == 204
 
 
-@pytest.mark.parametrize("project_id", ["%00", "x" * 5000, "%ED%A0%80", "a%0Ab", "%F0%9F%92%A9"])
+@cases("project_id", ["%00", "x" * 5000, "%ED%A0%80", "a%0Ab", "%F0%9F%92%A9"])
 async def test_strange_ids_are_not_found(service: Service, project_id: str) -> None:
     org = await service.organization()
     assert refusal(await org.owner.get(f"{PROJECTS}/{project_id}"))[0] in (404, 405)

@@ -11,6 +11,7 @@ import pytest
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tests.support.app import running_app
+from tests.support.cases import cases
 from tests.support.postgres import PostgresServer
 from tests.support.rate_limits import rate_headers, set_plan, tenant_of, write_catalog
 from tests.support.service import (
@@ -258,7 +259,7 @@ async def test_without_a_limit_there_are_no_headers(service: Service) -> None:
 HEADERS: Final = ('"tenant";q=5;w=60', '"tenant";r=4;t=61', None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("method", "path", "body", "status"),
     [
         ("GET", PROJECTS, None, 200),

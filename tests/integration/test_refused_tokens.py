@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.forgeries import ATTACKS
 from tests.support.logs import LogWatch, watched
 from tests.support.metrics import Shown
@@ -34,8 +35,8 @@ async def line_for(caller: Caller, route: str, status: int) -> str:
     return f"{start}: {rest}"
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(
+@cases("route", ROUTES)
+@cases(
     ("claims", "line"),
     [
         ({"aud": "other"}, "reason=audience: wrong audience"),

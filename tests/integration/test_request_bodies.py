@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.service import KEYS, PROJECTS, TENANTS, Service, refusal
 
 JSON = {"Content-Type": "application/json"}
@@ -35,7 +36,7 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
+@cases("name", BODIES)
 async def test_invalid_body_is_rejected_without_an_internal_error(
     service: Service, name: str
 ) -> None:
@@ -57,7 +58,7 @@ async def test_invalid_body_is_rejected_without_an_internal_error(
             assert answer.json()["errors"][0]["location"] == location
 
 
-@pytest.mark.parametrize(
+@cases(
     "content_type",
     [
         "text/plain",
@@ -135,7 +136,7 @@ async def test_unexpected_body_is_ignored(service: Service) -> None:
         assert answer.status_code == status
 
 
-@pytest.mark.parametrize(
+@cases(
     ("method", "path", "body", "location", "message"),
     [
         (

@@ -14,6 +14,7 @@ from django.core.handlers.wsgi import WSGIHandler
 from tenantry.asgi import TenantryAsgiMiddleware
 from tenantry.wsgi import WsgiAuthenticator
 from tests.support.app import client_of
+from tests.support.cases import cases
 from tests.support.django_project import (
     FETCH_FROM_CACHE,
     UPDATE_CACHE,
@@ -70,7 +71,7 @@ def varying(response: httpx2.Response) -> set[str]:
 CALLER: Final = {"authorization", "x-organization-id"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", KINDS)
 async def test_response_names_what_it_depends_on(service: Service, kind: str) -> None:
     async with running_app(kind, service) as app:
         org = await service.organization()
@@ -102,7 +103,7 @@ async def test_service_names_it_beside_other_request_headers(conninfo: str) -> N
         )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("own", "vary", "cache_control"),
     [
         ([], CALLER, "private"),
@@ -139,9 +140,9 @@ async def connection(service: Service) -> AsyncIterator[WsgiAuthenticator]:
         yield tenantry
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("handler", CLIENTS)
+@cases("mode", MODES)
+@cases("order", ORDERS)
+@cases("handler", CLIENTS)
 async def test_per_site_cache_of_django_keeps_callers_apart(
     service: Service, connection: WsgiAuthenticator, handler: Any, order: str, mode: str
 ) -> None:

@@ -13,6 +13,7 @@ from psycopg.errors import InsufficientPrivilege
 from tenantry.db.connection import API, BATCH, PEOPLE, READ
 from tenantry.db.migrate import migrate
 from tenantry.db.roles import EDITION, RLS_POLICIES, ROLES, privileges
+from tests.support.cases import cases
 from tests.support.postgres import PostgresServer
 from tests.support.rows import ONE, add_rows
 
@@ -105,7 +106,7 @@ def test_roles_are_members_of_nothing(filled: str) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("table", "column"),
     [
         ("api_keys", "created_by"),
@@ -131,7 +132,7 @@ def test_batches_do_not_read_what_they_do_not_need(filled: str, table: str, colu
         read(connection, table, column)
 
 
-@pytest.mark.parametrize(
+@cases(
     "statement",
     [
         "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('three', '', '', '')",
@@ -157,7 +158,7 @@ def test_batches_do_not_write_the_api_s_columns(filled: str, statement: str) -> 
         connection.execute(statement)
 
 
-@pytest.mark.parametrize(
+@cases(
     "statement",
     [
         "UPDATE tenants SET plan = 'business'",
@@ -186,7 +187,7 @@ def test_api_role_lacks_privileges_that_no_request_needs(filled: str, statement:
         connection.execute(statement)
 
 
-@pytest.mark.parametrize(
+@cases(
     "statement",
     [
         "SELECT digest FROM api_keys",
@@ -203,9 +204,7 @@ def test_role_for_people_cannot_read_tenants_data(filled: str, statement: str) -
         connection.execute(statement)
 
 
-@pytest.mark.parametrize(
-    "privilege", ["INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"]
-)
+@cases("privilege", ["INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"])
 def test_the_read_only_role_writes_nowhere(filled: str, privilege: str) -> None:
     by_column = privilege in ("INSERT", "UPDATE", "REFERENCES")
     check = "has_any_column_privilege" if by_column else "has_table_privilege"
@@ -218,7 +217,7 @@ def test_the_read_only_role_writes_nowhere(filled: str, privilege: str) -> None:
         )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("table", "column"),
     [
         ("api_keys", "digest"),

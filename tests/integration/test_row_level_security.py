@@ -21,6 +21,7 @@ from tenantry.db.connection import (
     of_tenant,
 )
 from tenantry.db.roles import RLS_POLICIES, ROLES, privileges
+from tests.support.cases import cases
 from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer
 from tests.support.rows import BODY_OF, ONE, OWNER_OF, TWO, add_rows
@@ -115,7 +116,7 @@ def test_the_api_cannot_read_tables_without_row_level_security(conninfo: str) ->
     assert {table for table, grants in privileges().tables.items() if API in grants} <= secured
 
 
-@pytest.mark.parametrize("table", OF_API)
+@cases("table", OF_API)
 def test_the_api_cannot_disable_row_level_security(filled: str, table: str) -> None:
     with as_role(filled, API) as connection:
         connection.execute("SET row_security = off")
@@ -123,8 +124,8 @@ def test_the_api_cannot_disable_row_level_security(filled: str, table: str) -> N
             owners_in(connection, table)
 
 
-@pytest.mark.parametrize("tenant_id", [ONE, TWO])
-@pytest.mark.parametrize("table", OF_API)
+@cases("tenant_id", [ONE, TWO])
+@cases("table", OF_API)
 def test_api_sees_only_rows_of_its_transaction_s_tenant(
     filled: str, table: str, tenant_id: str
 ) -> None:
@@ -133,12 +134,12 @@ def test_api_sees_only_rows_of_its_transaction_s_tenant(
         assert owners_in(connection, table) == {tenant_id}
 
 
-@pytest.mark.parametrize("table", RLS_POLICIES)
+@cases("table", RLS_POLICIES)
 def test_without_a_tenant_the_api_sees_nothing(privileged: psycopg.Connection, table: str) -> None:
     assert owners_in(privileged, table) == set()
 
 
-@pytest.mark.parametrize("table", OF_API)
+@cases("table", OF_API)
 def test_after_a_transaction_its_tenant_is_forgotten(filled: str, table: str) -> None:
     with as_role(filled, API) as connection:
         name_tenant(connection, ONE)
@@ -147,7 +148,7 @@ def test_after_a_transaction_its_tenant_is_forgotten(filled: str, table: str) ->
         assert owners_in(connection, table) == set()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("role", "table"),
     [
         (role, table)
@@ -164,65 +165,67 @@ def test_roles_for_many_tenants_see_the_rows_of_all(filled: str, role: str, tabl
     assert number == 2
 
 
-@pytest.mark.parametrize(
-    "table", [table for table in RLS_POLICIES if table not in ("audit_events", "tenants")]
-)
+@cases("table", [table for table in RLS_POLICIES if table not in ("audit_events", "tenants")])
 def test_deleting_all_rows_deletes_one_tenants(privileged: psycopg.Connection, table: str) -> None:
-    name_tenant(privileged, ONE)
-    privileged.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
-    privileged.execute("RESET ROLE")
-    assert owners_in(privileged, table) == {TWO}
+    with privileged.transaction(force_rollback=True):
+        name_tenant(privileged, ONE)
+        privileged.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
+        privileged.execute("RESET ROLE")
+        assert owners_in(privileged, table) == {TWO}
 
 
-@pytest.mark.parametrize("table", [table for table in RLS_POLICIES if table != "audit_events"])
+@cases("table", [table for table in RLS_POLICIES if table != "audit_events"])
 def test_changing_all_rows_changes_one_tenants(privileged: psycopg.Connection, table: str) -> None:
-    name_tenant(privileged, ONE)
-    column = next(name for name in columns(privileged, table) if name not in ("id", "document"))
-    changed = privileged.execute(
-        sql.SQL("UPDATE {table} SET {column} = {column}").format(
-            table=sql.Identifier(table), column=sql.Identifier(column)
+    with privileged.transaction(force_rollback=True):
+        name_tenant(privileged, ONE)
+        column = next(name for name in columns(privileged, table) if name not in ("id", "document"))
+        changed = privileged.execute(
+            sql.SQL("UPDATE {table} SET {column} = {column}").format(
+                table=sql.Identifier(table), column=sql.Identifier(column)
+            )
         )
-    )
-    assert changed.rowcount == 1
+        assert changed.rowcount == 1
 
 
-@pytest.mark.parametrize("table", RLS_POLICIES)
+@cases("table", RLS_POLICIES)
 def test_no_row_can_be_made_for_another_tenant(
     filled: str, privileged: psycopg.Connection, table: str
 ) -> None:
-    privileged.execute("RESET ROLE")
-    names = sql.SQL(", ").join(
-        map(sql.Identifier, [name for name in columns(privileged, table) if name != "document"])
-    )
-    parts = {"table": sql.Identifier(table), "names": names, "owner": sql.SQL(OWNER_OF[table])}
-    privileged.execute(
-        sql.SQL(
-            "CREATE TEMP TABLE of_two AS SELECT {names} FROM {table} WHERE {owner} = {two}"
-        ).format(**parts, two=sql.Literal(TWO))
-    )
-    privileged.execute(sql.SQL("GRANT SELECT ON of_two TO {}").format(sql.Identifier(API)))
-    privileged.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(API)))
-    name_tenant(privileged, ONE)
-    with pytest.raises(InsufficientPrivilege, match="row-level security"):
-        privileged.execute(
-            sql.SQL("INSERT INTO {table} ({names}) SELECT {names} FROM of_two").format(**parts)
+    with privileged.transaction(force_rollback=True):
+        privileged.execute("RESET ROLE")
+        names = sql.SQL(", ").join(
+            map(sql.Identifier, [name for name in columns(privileged, table) if name != "document"])
         )
+        parts = {"table": sql.Identifier(table), "names": names, "owner": sql.SQL(OWNER_OF[table])}
+        privileged.execute(
+            sql.SQL(
+                "CREATE TEMP TABLE of_two AS SELECT {names} FROM {table} WHERE {owner} = {two}"
+            ).format(**parts, two=sql.Literal(TWO))
+        )
+        privileged.execute(sql.SQL("GRANT SELECT ON of_two TO {}").format(sql.Identifier(API)))
+        privileged.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(API)))
+        name_tenant(privileged, ONE)
+        with pytest.raises(InsufficientPrivilege, match="row-level security"):
+            privileged.execute(
+                sql.SQL("INSERT INTO {table} ({names}) SELECT {names} FROM of_two").format(**parts)
+            )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("table", "column"),
     [(table, column) for table, column in OWNER_OF.items() if column in ("org_id", "tenant_id")],
 )
 def test_no_row_can_be_handed_to_another_tenant(
     privileged: psycopg.Connection, table: str, column: str
 ) -> None:
-    name_tenant(privileged, ONE)
-    with pytest.raises(InsufficientPrivilege):
-        privileged.execute(
-            sql.SQL("UPDATE {} SET {} = {}").format(
-                sql.Identifier(table), sql.Identifier(column), sql.Literal(TWO)
+    with privileged.transaction(force_rollback=True):
+        name_tenant(privileged, ONE)
+        with pytest.raises(InsufficientPrivilege):
+            privileged.execute(
+                sql.SQL("UPDATE {} SET {} = {}").format(
+                    sql.Identifier(table), sql.Identifier(column), sql.Literal(TWO)
+                )
             )
-        )
 
 
 @pytest.mark.parametrize(("event_id", "body"), [("evt_one", BODY_OF[ONE]), ("evt_two", None)])

@@ -21,6 +21,7 @@ from tenantry.common.clock import Timeouts
 from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 from tenantry_sdk._verify import PRINCIPAL_HEADERS
+from tests.support.cases import cases
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.in_process import (
     DJANGO,
@@ -466,7 +467,7 @@ def comparable(answer: httpx2.Response) -> tuple[int, dict[str, str], Any]:
     return answer.status_code, headers, body
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@cases("name", REFUSED)
 async def test_rejections_are_equal_in_every_app(service: Service, apps: Apps, name: str) -> None:
     row = REFUSED[name]
     headers = await row.prepare(service, asked(apps, name))
@@ -495,7 +496,7 @@ async def test_refused_token_leaves_one_line_in_every_application(
     assert log.count("bearer token refused") == 1
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
+@cases("name", ACCEPTED)
 async def test_accepted_callers_are_the_same_and_have_the_same_name(
     service: Service, apps: Apps, name: str
 ) -> None:

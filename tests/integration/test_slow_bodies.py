@@ -17,6 +17,7 @@ from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.protocol import HttpProtocol
 from tests.contract.test_openapi import LEAK_REPORT, WEBHOOK, operations
 from tests.support.app import make_app
+from tests.support.cases import cases
 from tests.support.emptying import SharedDatabase
 from tests.support.http_line import Line
 from tests.support.issuer import running_issuer
@@ -271,7 +272,7 @@ async def checks_of(method: str, *parts: bytes) -> int:
     return len(checked)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("method", "parts", "checks"),
     [
         ("POST", [b"Content-Length: 2\r\n\r\n{}"], 1),

@@ -12,6 +12,7 @@ from tenantry.jobs.tasks import ProviderRetry
 from tenantry_devkit.simulator import Rules
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
+from tests.support.cases import cases
 from tests.support.ports import free_port
 from tests.support.provider_api import KEY, refusal, running_provider
 from tests.support.service import Service
@@ -241,7 +242,7 @@ async def test_a_fetch_with_a_rejected_key_is_not_retried(world: World, emptied:
     assert await world.provider.state(subscriber) == ("free", "none")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("exception", "attempts", "again"),
     [
         (ProviderUnavailableError(""), 29, True),

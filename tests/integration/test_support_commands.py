@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
+from tests.support.cases import cases
 from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, Done
 from tests.support.postgres import PostgresServer, as_url
@@ -96,7 +97,7 @@ async def test_keys_of_another_prefix_are_made_and_found(
             assert (refused.code, secret in refused.out + refused.err) == (2, False)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "expected"),
     [
         ((), ["globex", "acme"]),
@@ -276,7 +277,7 @@ async def test_grants_are_set_listed_and_ended(shell: Shell) -> None:
     assert (nothing.code, nothing.err) == (0, "initech has no grants.\n")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "code", "message"),
     [
         ((), 2, "Pass either --end, or the terms of the grant."),

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tenantry.domain.access import AccessPhase
+from tests.support.cases import cases
 from tests.support.emptying import SharedDatabase
 from tests.support.rate_limits import rate_headers
 from tests.support.service import (
@@ -138,7 +139,7 @@ async def test_new_tenant_has_the_access_of_the_free_plan(service: Service) -> N
     assert (record["cancelAt"], record["endsAt"], record["seats"]) == (None, None, None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "access", "plan"),
     [
         ("trialing", "full", "pro"),

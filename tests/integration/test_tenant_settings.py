@@ -2,9 +2,8 @@
 
 from typing import Any, Final
 
-import pytest
-
 from tests.support.billing import Provider
+from tests.support.cases import cases
 from tests.support.events import NOW, updated
 from tests.support.members import MEMBERS, join, owned
 from tests.support.service import (
@@ -35,7 +34,7 @@ async def test_time_zone_is_in_the_record_until_it_is_cleared(service: Service) 
     assert cleared.json() == {**before, "updatedAt": cleared.json()["updatedAt"]}
 
 
-@pytest.mark.parametrize("zone", ["Mars/Olympus", "localtime", "europe/berlin", "../etc", ""])
+@cases("zone", ["Mars/Olympus", "localtime", "europe/berlin", "../etc", ""])
 async def test_zone_that_is_none_is_refused(service: Service, zone: str) -> None:
     org = await service.organization()
     answer = await org.owner.patch(org.path, {"timeZone": zone})
@@ -109,7 +108,7 @@ async def test_name_must_match_to_delete(service: Service) -> None:
     assert (await org.owner.get(org.path)).status_code == 200
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "expected"),
     [
         ({"status": "active"}, 409),

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.issuer import USERINFO, Answer
 from tests.support.service import KEYS, PROJECTS, TENANTS, WHOAMI, Service, refusal
 
@@ -68,7 +69,7 @@ async def test_org_claim_that_names_a_tenant_makes_no_other(service: Service) ->
     assert refusal(answer) == (409, "tenant_exists")
 
 
-@pytest.mark.parametrize("claim", ["with space", "a/b", "a" * 65, "ö", "a\u2028"])
+@cases("claim", ["with space", "a/b", "a" * 65, "ö", "a\u2028"])
 async def test_org_claim_that_can_be_no_id_makes_no_tenant(service: Service, claim: str) -> None:
     user = service.user("claimant", org=claim)
     answer = await user.post(TENANTS, {"name": "x", "ownerEmail": "me@x.example"})
@@ -194,7 +195,7 @@ BAD_ADDRESSES = [
 ]
 
 
-@pytest.mark.parametrize("address", BAD_ADDRESSES)
+@cases("address", BAD_ADDRESSES)
 async def test_what_is_no_address_is_refused(service: Service, address: object) -> None:
     org = await service.organization()
     body = {"name": "x", "ownerEmail": address}
@@ -223,8 +224,8 @@ async def test_keys_of_a_tenant_that_a_user_made_are_its_own(service: Service) -
     assert (await user.get(KEYS, orgId=tenant["id"])).json()["data"] == []
 
 
-@pytest.mark.parametrize("write", ["create", "change", "transfer"])
-@pytest.mark.parametrize("source", ["claim", "userinfo", "foreign", "none"])
+@cases("write", ["create", "change", "transfer"])
+@cases("source", ["claim", "userinfo", "foreign", "none"])
 async def test_owner_address_is_verified_by_one_rule(
     service: Service, write: str, source: str
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tenantry.auth.usage_counting import UsageCounter
 from tenantry.domain.usage import RequestOutcome
+from tests.support.cases import cases
 from tests.support.database_link import database_link
 from tests.support.issuer import NOW
 from tests.support.patience import patient_database
@@ -287,7 +288,7 @@ async def test_reading_usage_needs_the_scope_in_live_mode(
     assert (await service.user("bo", org=org.id, role="admin").get(USAGE)).status_code == 200
 
 
-@pytest.mark.parametrize(
+@cases(
     ("parameters", "location"),
     [
         ({"since": "2026-01-01T00:00:00"}, "since"),

@@ -13,6 +13,7 @@ import pytest
 from tenantry_sdk import AsyncTenantry, Secret, Tenantry, errors, record_responses
 from tests.sdk.sdk_support import Flavour, Served, answered_by
 from tests.support.app import OPERATOR_TOKEN
+from tests.support.cases import cases
 from tests.support.issuer import NOW
 
 
@@ -360,9 +361,7 @@ async def test_deletion_that_something_else_answers_is_no_success(flavour: Flavo
             await client.api_keys.delete("key_1")
 
 
-@pytest.mark.parametrize(
-    "path", [".evil.example/api/v1/x", "@evil.example/", "api/v1/projects", ""]
-)
+@cases("path", [".evil.example/api/v1/x", "@evil.example/", "api/v1/projects", ""])
 async def test_call_reaches_only_the_service(flavour: Flavour, path: str) -> None:
     async with flavour.client("key") as client:
         with pytest.raises(ValueError, match="begin with /"):
@@ -377,7 +376,7 @@ async def test_query_in_a_path_is_sent(served: Served, flavour: Flavour) -> None
         )
 
 
-@pytest.mark.parametrize("wrong", ["", "a b", "line\nbreak", "ü", "x" * 256])
+@cases("wrong", ["", "a b", "line\nbreak", "ü", "x" * 256])
 async def test_idempotency_key_that_no_header_carries_is_refused(
     flavour: Flavour, wrong: str
 ) -> None:
@@ -394,7 +393,7 @@ async def test_scopes_as_one_text_are_refused(flavour: Flavour) -> None:
             await client.api_keys.create(org_id="acme", name="x", scopes="projects:read")
 
 
-@pytest.mark.parametrize(
+@cases(
     "address",
     [
         "https://u:hunter2@x.example",
@@ -413,7 +412,7 @@ def test_address_that_cannot_be_is_refused_without_its_password(
     assert "hunter2" not in str(raised.value)
 
 
-@pytest.mark.parametrize("key", ["", "a b", "k\u00e9y"])
+@cases("key", ["", "a b", "k\u00e9y"])
 def test_invalid_key_is_an_error_that_names_the_argument(flavour: Flavour, key: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=r"^api_key: the API key"):
         flavour.make(key)

@@ -10,6 +10,7 @@ import pytest
 from tenantry_sdk import errors
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
 from tests.sdk.sdk_support import Flavour, Served, answered_by, serving
+from tests.support.cases import cases
 from tests.support.feature_catalog import catalog_in, tenant_of
 from tests.support.postgres import PostgresServer
 
@@ -78,7 +79,7 @@ async def test_attempts_of_one_consume_carry_one_idempotency_key(flavour: Flavou
     assert keys[4] == "export-7"
 
 
-@pytest.mark.parametrize(
+@cases(
     "refused",
     [
         Refused(403, "quota_exceeded", errors.QuotaExceededError),
@@ -88,7 +89,7 @@ async def test_attempts_of_one_consume_carry_one_idempotency_key(flavour: Flavou
     ],
     ids=lambda refused: refused.code,
 )
-@pytest.mark.parametrize("on_unavailable", ["raise", "allow", "deny"])
+@cases("on_unavailable", ["raise", "allow", "deny"])
 async def test_rejections_raise_whatever_is_to_be_done_while_the_service_is_unavailable(
     flavour: Flavour, refused: Refused, on_unavailable: str
 ) -> None:
@@ -100,7 +101,7 @@ async def test_rejections_raise_whatever_is_to_be_done_while_the_service_is_unav
     assert raised.value.next_step
 
 
-@pytest.mark.parametrize(
+@cases(
     "lost",
     [None, httpx2.Response(500), problem(503, "overloaded"), httpx2.Response(504)],
     ids=["connection", "500", "503", "504"],

@@ -20,6 +20,7 @@ from tenantry_sdk import (
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
 from tests.sdk.sdk_support import Flavour, Served, answered_by
 from tests.support.app import OPERATOR_TOKEN
+from tests.support.cases import cases
 from tests.support.service import Organization
 
 FAULTS: Final = [fault for fault in Fault if fault is not Fault.NONE]
@@ -257,7 +258,7 @@ async def test_what_may_pass_is_outlasted_however_often_it_comes(flavour: Flavou
     assert answers.asked == [("begin", "20")] * 15 + [("end_1", "20")] * 8
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "code", "kind"),
     [
         (400, "invalid_cursor", errors.BadRequestError),

@@ -11,6 +11,7 @@ import pytest
 from tenantry.server.problems import STATUS_OF
 from tenantry_sdk import Project, errors
 from tenantry_sdk._response import Response
+from tests.support.cases import cases
 
 PROBLEM: Final = {
     "type": "urn:tenantry:problem:validation_failed",
@@ -53,7 +54,7 @@ def test_error_has_the_cause_the_place_and_the_remedy() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "detail"),
     [
         (b"<html>  Bad\n gateway</html>", "<html> Bad gateway</html>"),
@@ -90,14 +91,14 @@ def test_unknown_status_is_an_api_error(status: int) -> None:
     assert error.status_code == status
 
 
-@pytest.mark.parametrize("content", [b"", b"<html>", b'{"id": 1}', b'{"id": "x"', b"\xff"])
+@cases("content", [b"", b"<html>", b'{"id": 1}', b'{"id": "x"', b"\xff"])
 def test_unreadable_success_is_a_specific_error(content: bytes) -> None:
     with pytest.raises(errors.UnreadableAnswerError, match="request 4f2a") as raised:
         Response(200, {"x-request-id": "4f2a"}, content).parse(Project)
     assert raised.value.request_id == "4f2a"
 
 
-@pytest.mark.parametrize(
+@cases(
     "error",
     [
         error_of(422, msgspec.json.encode(PROBLEM), **{"x-request-id": "4f2a"}),
@@ -108,7 +109,7 @@ def test_unreadable_success_is_a_specific_error(content: bytes) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])  # noqa: S301
+@cases("copied", [copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])  # noqa: S301
 def test_errors_come_back_from_other_processes(
     error: errors.TenantryError, copied: Callable[[errors.TenantryError], errors.TenantryError]
 ) -> None:

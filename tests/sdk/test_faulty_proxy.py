@@ -14,6 +14,7 @@ from tenantry_sdk import NewApiKey, errors
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
 from tests.sdk.sdk_support import ASYNC, SYNC, Flavour, Served
 from tests.support import figures
+from tests.support.cases import cases
 from tests.support.figures import RecordProperty
 from tests.support.service import Organization
 
@@ -66,7 +67,7 @@ class Once:
         return self._left.pop() if self._left else Fault.NONE
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@cases("fault", FAULTS)
 async def test_key_is_made_once_whatever_becomes_of_the_first_attempt(
     served: Served, flavour: Flavour, fault: Fault
 ) -> None:
@@ -165,9 +166,7 @@ async def test_rotation_whose_healing_fails_names_the_key_that_is_left(
     assert (await active_keys(served, organization))["CI"] == [raised.value.key_id]
 
 
-@pytest.mark.parametrize(
-    "fault", [Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER, Fault.TRUNCATED_HEAD]
-)
+@cases("fault", [Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER, Fault.TRUNCATED_HEAD])
 async def test_project_is_deleted_though_the_answer_is_lost(
     served: Served, flavour: Flavour, fault: Fault
 ) -> None:

@@ -11,6 +11,7 @@ from tenantry_sdk import AsyncTenantry, Tenantry, errors
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
 from tests.sdk.sdk_support import Flavour, Served, answered_by
 from tests.sdk.test_surface import arguments, members
+from tests.support.cases import cases
 
 PROBLEM: Final = {"code": "overloaded", "detail": "Why."}
 PAGE: Final[dict[str, object]] = {"data": [], "nextCursor": None}
@@ -136,7 +137,7 @@ def test_every_method_passes_its_options_on() -> None:
     assert without == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wrong", "kind"),
     [
         ({"timeout": 0}, ValueError),

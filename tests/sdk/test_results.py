@@ -28,6 +28,7 @@ from tenantry_sdk import (
 from tenantry_sdk._response import Response
 from tests.sdk.sdk_support import Flavour, Served, answered_by
 from tests.support.app import WEBHOOK_SECRET
+from tests.support.cases import cases
 from tests.support.issuer import NOW
 
 KEY: Final[dict[str, Any]] = {
@@ -133,7 +134,7 @@ def test_record_that_did_not_come_from_the_service_has_no_response() -> None:
     assert whoami.to_dict()["orgId"] == "o"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "document", "fields"),
     [
         (

@@ -12,6 +12,7 @@ from tenantry_sdk import errors
 from tenantry_sdk._request import Call
 from tenantry_sdk._response import Response
 from tenantry_sdk._retry import Backoff, RetrySettings, RetryState, retry_after, wait_before
+from tests.support.cases import cases
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 READ: Final = Call("GET", "/api/v1/projects")
@@ -30,21 +31,21 @@ def progress(call: Call, *, retries: int = 3, ends: float = 30.0) -> RetryState:
     return RetryState(call, RetrySettings(ends, 10.0, retries), ends)
 
 
-@pytest.mark.parametrize("call", [READ, REVOKE, CREATE])
-@pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
+@cases("call", [READ, REVOKE, CREATE])
+@cases("status", [408, 429, 502, 503, 504])
 def test_temporary_failures_are_retried(call: Call, status: int) -> None:
     assert progress(call).after(answer(status), NOW, 0.0) is not None
 
 
-@pytest.mark.parametrize("call", [CREATE_UNSAFE, CHANGE])
-@pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
+@cases("call", [CREATE_UNSAFE, CHANGE])
+@cases("status", [408, 429, 502, 503, 504])
 def test_unrepeatable_calls_are_sent_once(call: Call, status: int) -> None:
     with pytest.raises(errors.APIError) as raised:
         progress(call).after(answer(status), NOW, 0.0)
     assert raised.value.status_code == status
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 415, 422, 500, 501])
+@cases("status", [400, 401, 403, 404, 409, 413, 415, 422, 500, 501])
 def test_final_answers_are_not_retried(status: int) -> None:
     with pytest.raises(errors.APIError) as raised:
         progress(READ).after(answer(status), NOW, 0.0)
@@ -126,7 +127,7 @@ def test_foreign_create_with_the_same_key_is_not_awaited() -> None:
         progress(CREATE).after(answer(409, "idempotency_in_flight"), NOW, 0.0)
 
 
-@pytest.mark.parametrize(("attempt", "most"), [(1, 0.25), (2, 0.5), (3, 1.0), (6, 8.0), (40, 8.0)])
+@cases(("attempt", "most"), [(1, 0.25), (2, 0.5), (3, 1.0), (6, 8.0), (40, 8.0)])
 def test_waits_are_spread_below_a_bound_that_doubles(attempt: int, most: float) -> None:
     asked: list[tuple[float, float]] = []
 
@@ -156,7 +157,7 @@ def test_never_sooner_than_the_service_asks() -> None:
     assert wait_before(1, 3.0, lambda _low, _high: 0.0) == 3.0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "seconds"),
     [
         ("0", 0.0),
@@ -176,7 +177,7 @@ def test_retry_after_in_both_forms(value: str, seconds: float | None) -> None:
     assert retry_after({"retry-after": value}, NOW) == seconds
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "value"),
     [
         ("timeout", 0),
@@ -191,8 +192,8 @@ def test_invalid_limit_is_named_in_the_error(name: str, value: float) -> None:
         RetrySettings(**{name: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["timeout", "attempt_timeout", "retries"])
-@pytest.mark.parametrize("value", [None, "3", httpx2.Timeout(5), 1j])
+@cases("name", ["timeout", "attempt_timeout", "retries"])
+@cases("value", [None, "3", httpx2.Timeout(5), 1j])
 def test_limit_that_is_no_number_is_a_type_error(name: str, value: object) -> None:
     with pytest.raises(
         TypeError, match=rf"^{name} must be a (whole )?number.*, not {re.escape(repr(value))}$"

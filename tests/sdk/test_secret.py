@@ -17,6 +17,7 @@ import rich.pretty
 
 from tenantry_sdk import ClientCredentials, NewApiKey, RefreshToken, Secret, Tenantry, errors
 from tenantry_sdk._response import Response
+from tests.support.cases import cases
 
 VALUE: Final = "svc_live_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM"
 OTHER: Final = "another-secret-0123456789"
@@ -34,7 +35,7 @@ def made() -> NewApiKey:
     return key
 
 
-@pytest.mark.parametrize("show", [repr, str, "{}".format, "{!r}".format, "%s".__mod__])
+@cases("show", [repr, str, "{}".format, "{!r}".format, "%s".__mod__])
 def test_text_of_a_secret_does_not_hold_it(show: object) -> None:
     assert callable(show)
     assert VALUE not in show(Secret(VALUE))
@@ -88,7 +89,7 @@ GRANTS: Final = (
 )
 
 
-@pytest.mark.parametrize("call", [*revealing()])
+@cases("call", [*revealing()])
 def test_traceback_with_local_variables_holds_no_secret(call: Callable[[], object]) -> None:
     with pytest.raises(errors.TenantryError) as raised:
         call()
@@ -101,7 +102,7 @@ def test_traceback_with_local_variables_holds_no_secret(call: Callable[[], objec
     assert base64.b64encode(f"c:{OTHER}".encode()).decode() not in shown
 
 
-@pytest.mark.parametrize("what", [*GRANTS, made(), Response(201, {}, RECORD), Tenantry(VALUE)])
+@cases("what", [*GRANTS, made(), Response(201, {}, RECORD), Tenantry(VALUE)])
 def test_rich_shows_no_secret(what: object) -> None:
     console = rich.console.Console(file=io.StringIO(), width=200)
     console.print(what, rich.pretty.Pretty(what))

@@ -21,6 +21,7 @@ from tenantry_sdk import (
 )
 from tests.sdk.sdk_support import Flavour, Served, serving
 from tests.sdk.token_endpoint import CLIENT_ID, CLIENT_SECRET, TokenEndpoint, token_endpoint
+from tests.support.cases import cases
 from tests.support.postgres import PostgresServer
 from tests.support.service import Organization
 
@@ -246,9 +247,7 @@ async def test_clients_that_share_a_store_renew_once(
     assert len(endpoint.grants) == 1
 
 
-@pytest.mark.parametrize(
-    "issuer", ["http://login.example.com", "login.example.com", "ftp://127.0.0.1"]
-)
+@cases("issuer", ["http://login.example.com", "login.example.com", "ftp://127.0.0.1"])
 async def test_secret_is_not_sent_where_it_can_be_read(flavour: Flavour, issuer: str) -> None:
     tokens = RefreshToken(issuer=issuer, client_id=CLIENT_ID, refresh_token="refresh-0")
     async with flavour.client(tokens=tokens) as client:
@@ -359,7 +358,7 @@ async def test_function_that_hangs_is_waited_for_no_longer_than_allowed(
         going.set()
 
 
-@pytest.mark.parametrize("gives", [None, 3, "", "a b", "ünï", Token(Secret("line\nbreak"))])
+@cases("gives", [None, 3, "", "a b", "ünï", Token(Secret("line\nbreak"))])
 async def test_function_without_a_token_raises_a_clear_error(
     flavour: Flavour, gives: object
 ) -> None:

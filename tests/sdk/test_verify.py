@@ -16,6 +16,7 @@ import pytest
 
 from tenantry_sdk import errors
 from tests.sdk.sdk_support import Flavour, Served, answered_by, serving
+from tests.support.cases import cases
 from tests.support.service import Caller
 
 SECRET: Final = "svc_live_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM"
@@ -328,7 +329,7 @@ async def test_service_accepts_a_key_in_its_header_alone(conninfo: str, flavour:
     assert raised.value.code == "invalid_credential"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "code"),
     [(401, "api_key_expired"), (403, "org_suspended"), (503, "auth_unavailable")],
 )
@@ -374,7 +375,7 @@ def late(_: httpx2.Request) -> httpx2.Response:
     raise httpx2.ReadTimeout("late")
 
 
-@pytest.mark.parametrize(
+@cases(
     "answer",
     [
         lost,
@@ -402,7 +403,7 @@ async def test_failed_check_is_503_with_a_problem(
     assert error.__cause__ is not None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fails", "sent"), [(httpx2.ReadError, 2), (httpx2.ConnectError, 2), (httpx2.ReadTimeout, 1)]
 )
 async def test_only_a_lost_connection_is_retried_once(
@@ -439,7 +440,7 @@ async def test_lost_connection_is_made_up_for(flavour: Flavour) -> None:
     )
 
 
-@pytest.mark.parametrize("missing", [name for name in PRINCIPAL if name != "X-Request-Id"])
+@cases("missing", [name for name in PRINCIPAL if name != "X-Request-Id"])
 async def test_answer_without_a_whole_principal_accepts_nobody(
     flavour: Flavour, missing: str
 ) -> None:
@@ -452,7 +453,7 @@ async def test_answer_without_a_whole_principal_accepts_nobody(
                 await client.auth.verify(bearer(SECRET), "projects:read")
 
 
-@pytest.mark.parametrize("status", [204, 302, 400, 401, 403, 404, 405])
+@cases("status", [204, 302, 400, 401, 403, 404, 405])
 async def test_answer_of_something_else_accepts_nobody_and_is_not_passed_on(
     flavour: Flavour, status: int
 ) -> None:
@@ -470,9 +471,7 @@ async def test_feature_that_the_catalog_lacks_is_no_other_server(flavour: Flavou
     assert raised.value.code == "unknown_feature"
 
 
-@pytest.mark.parametrize(
-    "scope", ["", "-", "projects", "projects:read/mode/any", "../../x", "a:b?c", "A:b", "a:b\n"]
-)
+@cases("scope", ["", "-", "projects", "projects:read/mode/any", "../../x", "a:b?c", "A:b", "a:b\n"])
 async def test_scope_that_is_none_is_refused_before_it_is_sent(
     flavour: Flavour, scope: str
 ) -> None:
@@ -563,7 +562,7 @@ async def test_feature_that_was_cut_from_the_list_is_unknown(flavour: Flavour) -
         principal.has("sso")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("scope", "mode", "path"),
     [
         ("reports:read", "live", "reports:read/feature:sso"),

@@ -8,6 +8,7 @@ import stripe
 from tenantry.integrations.stripe import signature
 from tenantry_sdk import Secret, webhooks
 from tenantry_sdk.webhooks import PayloadError, SignatureError
+from tests.support.cases import cases
 from tests.support.webhook_vectors import BODY, DELIVERIES, NO_EVENTS, NOW, SECRET, Delivery, signed
 
 
@@ -47,7 +48,7 @@ def test_text_is_as_good_as_bytes() -> None:
     assert event.data["object"]["name"] == "Zoë"
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES)
+@cases("delivery", DELIVERIES)
 def test_delivery_is_judged_by_its_signature(delivery: Delivery) -> None:
     if delivery.reason is None:
         assert webhooks.verify(BODY, delivery.headers, SECRET, now=NOW).id == "evt_1"
@@ -56,13 +57,13 @@ def test_delivery_is_judged_by_its_signature(delivery: Delivery) -> None:
             webhooks.verify(BODY, delivery.headers, SECRET, now=NOW)
 
 
-@pytest.mark.parametrize("secrets", ["", " ", [], ["", SECRET], Secret(""), b"whsec_bytes"])
+@cases("secrets", ["", " ", [], ["", SECRET], Secret(""), b"whsec_bytes"])
 def test_empty_secret_is_never_a_key(secrets: list[str]) -> None:
     with pytest.raises(ValueError, match="secret"):
         webhooks.verify(BODY, signed(secret="x"), secrets, now=NOW)
 
 
-@pytest.mark.parametrize("body", NO_EVENTS)
+@cases("body", NO_EVENTS)
 def test_signed_invalid_body_is_a_different_error(body: bytes) -> None:
     with pytest.raises(PayloadError):
         webhooks.verify(body, signed(body), SECRET, now=NOW)

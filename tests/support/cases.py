@@ -24,7 +24,7 @@ def cases(
     names: str | Sequence[str],
     table: Iterable[Any],
     *,
-    ids: Iterable[str] | Callable[[Any], str] | None = None,
+    ids: Iterable[str] | Callable[[Any], object] | None = None,
 ) -> Callable[[Test], Test]:
     """Run the test for each case, as one test whose failure names the case.
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from tenantry.cli import main
 from tenantry.domain.billing.events import KNOWN_TYPES
 from tenantry_devkit.local.stories import stories
+from tests.support.cases import cases
 
 UPDATED = "customer.subscription.updated"
 
@@ -32,7 +33,7 @@ def invoke(folder: Path, *arguments: str, **values: str) -> Result:
         return runner.invoke(main, arguments)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "message"),
     [
         ((), "a type or a story"),
@@ -108,7 +109,7 @@ def test_dry_run_prints_the_event(folder: Path) -> None:
     assert "current_period_end" in thing
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "code", "message"),
     [
         (("--forward-to", "http://me:it@x/"), 2, "must hold no credentials"),
