@@ -26,6 +26,7 @@ from tenantry.server.cors import CorsPolicy
 from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.metrics import Metrics
 from tenantry.server.protocol import HttpProtocol
+from tests.support.cases import cases
 from tests.support.http_line import Line
 from tests.support.serving import served
 
@@ -362,11 +363,12 @@ async def test_discarded_body_has_a_limit(line: Line) -> None:
     assert await line.is_cut_off()
 
 
-@BOTH_WAYS
-@pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br", b"zstd", b"identity, gzip"])
+@cases("path", WAYS)
+@cases("coding", [b"gzip", b"deflate", b"br", b"zstd", b"identity, gzip"])
 async def test_compressed_body_is_refused(
-    line: Line, application: Application, path: bytes, coding: bytes
+    address: str, application: Application, path: bytes, coding: bytes
 ) -> None:
+    line = await Line.to(address)
     head = b" HTTP/1.1\r\nContent-Length: 4\r\nContent-Encoding: " + coding + b"\r\n"
     for _ in range(2):
         await line.send(b"POST " + path + head + END, b"body")
@@ -374,6 +376,7 @@ async def test_compressed_body_is_refused(
         assert (status, json.loads(body)["code"]) == (415, "unsupported_media_type")
         assert headers["accept-encoding"] == "identity"
     assert application.seen == []
+    line.close()
 
 
 @BOTH_WAYS
@@ -500,20 +503,24 @@ MALFORMED: Final = {
 }
 
 
-@BOTH_WAYS
-@pytest.mark.parametrize("name", MALFORMED)
+@cases("path", WAYS)
+@cases("name", MALFORMED)
 async def test_malformed_request_is_rejected(
-    line: Line, application: Application, name: str, path: bytes
+    address: str, application: Application, name: str, path: bytes
 ) -> None:
+    line = await Line.to(address)
     await line.send(MALFORMED[name].replace(b"/other", path) + GET + END)
     await is_refused(line, 400, "invalid_request")
     assert application.seen == []
+    line.close()
 
 
-@pytest.mark.parametrize("host", [b"", b"a:", b"a_b.example:65535", b"[::1]:80", b"b%C3%BCcher"])
-async def test_every_form_of_a_host_is_accepted(line: Line, host: bytes) -> None:
+@cases("host", [b"", b"a:", b"a_b.example:65535", b"[::1]:80", b"b%C3%BCcher"])
+async def test_every_form_of_a_host_is_accepted(address: str, host: bytes) -> None:
+    line = await Line.to(address)
     await line.send(GET + b"Host: " + host + b"\r\n\r\n")
     assert (await line.answer())[0] == 200
+    line.close()
 
 
 @pytest.mark.parametrize("version", [b"", b" HTTP/0.9", b" HTTP/2.0"])

@@ -15,6 +15,7 @@ from tenantry.server.asgi_types import DirectRequest, HotRequest, HotResponse, R
 from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.metrics import Metrics
 from tenantry.server.protocol import HotRequestCycle, HttpProtocol
+from tests.support.cases import cases
 from tests.support.http_line import Line
 from tests.support.serving import served
 
@@ -145,7 +146,7 @@ async def test_response_is_the_same_on_both_paths(address: str, end: bytes) -> N
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     "request_",
     [
         b"GET /hot/a?b#c HTTP/1.1\r\n",
@@ -157,13 +158,15 @@ async def test_response_is_the_same_on_both_paths(address: str, end: bytes) -> N
         b"GET /hot/a HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AA\r\n",
     ],
 )
-async def test_other_requests_go_through_asgi(line: Line, request_: bytes) -> None:
+async def test_other_requests_go_through_asgi(address: str, request_: bytes) -> None:
+    line = await Line.to(address)
     await line.send(request_ + HOST)
     status, headers, _ = await line.answer()
     assert (status, headers["x-way"]) == (200, "long")
+    line.close()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("way", "head", "parts"),
     [
         ("short", b"Content-Length: 9\r\n", [b"some body"]),
@@ -180,13 +183,15 @@ async def test_other_requests_go_through_asgi(line: Line, request_: bytes) -> No
     ],
 )
 async def test_handler_gets_the_whole_body(
-    line: Line, way: str, head: bytes, parts: list[bytes]
+    address: str, way: str, head: bytes, parts: list[bytes]
 ) -> None:
+    line = await Line.to(address)
     for _ in range(2):
         await line.send(b"POST /hot/echo HTTP/1.1\r\n" + head + HOST, *parts)
         status, headers, body = await line.answer()
         sent = b"some body" if b"chunked" in head else b"".join(parts)
         assert (status, headers["x-way"], body) == (200, way, sent)
+    line.close()
 
 
 async def test_body_over_the_limit_is_rejected_before_it_is_sent(line: Line) -> None:
@@ -194,7 +199,7 @@ async def test_body_over_the_limit_is_rejected_before_it_is_sent(line: Line) -> 
     assert (await line.answer())[0] == 413
 
 
-@pytest.mark.parametrize(
+@cases(
     "head",
     [
         b"Content-Length: 4\r\nContent-Length: 5\r\n",
@@ -206,11 +211,13 @@ async def test_body_over_the_limit_is_rejected_before_it_is_sent(line: Line) -> 
     ],
 )
 async def test_ambiguous_length_is_rejected(
-    line: Line, application: Application, head: bytes
+    address: str, application: Application, head: bytes
 ) -> None:
+    line = await Line.to(address)
     await line.send(b"POST /hot/echo HTTP/1.1\r\n" + head + HOST + b"body")
     assert (await line.head())[0] == 400
     assert application.paths == []
+    line.close()
 
 
 async def test_head_gets_no_body(line: Line) -> None:
@@ -231,13 +238,15 @@ async def test_requests_sent_at_once_are_answered_in_their_order(
     assert [(await line.answer())[2] for _ in paths] == paths
 
 
-@pytest.mark.parametrize("path", _FORGED)
-async def test_header_with_a_control_character_is_not_sent(line: Line, path: bytes) -> None:
+@cases("path", _FORGED)
+async def test_header_with_a_control_character_is_not_sent(address: str, path: bytes) -> None:
+    line = await Line.to(address)
     await line.send(b"GET " + path + b" HTTP/1.1\r\n" + HOST)
     status, headers, body = await line.answer()
     assert (status, "x-split" in headers, "x-forged" in headers) == (500, False, False)
     assert headers["x-request-id"] in body.decode()
     assert await line.is_closed()
+    line.close()
 
 
 async def test_idle_connection_is_closed_and_one_in_use_is_not(
@@ -253,8 +262,9 @@ async def test_idle_connection_is_closed_and_one_in_use_is_not(
     assert await line.is_closed()
 
 
-@pytest.mark.parametrize("path", [b"/hot/a", b"/hot/echo", b"/other/a"])
-async def test_expect_continue_is_answered_immediately(line: Line, path: bytes) -> None:
+@cases("path", [b"/hot/a", b"/hot/echo", b"/other/a"])
+async def test_expect_continue_is_answered_immediately(address: str, path: bytes) -> None:
+    line = await Line.to(address)
     for _ in range(2):
         await line.send(
             b"POST " + path + b" HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n" + HOST
@@ -263,15 +273,18 @@ async def test_expect_continue_is_answered_immediately(line: Line, path: bytes) 
         await line.send(b"body")
         status, _, body = await line.answer()
         assert (status, body) == (200, b"body" if path == b"/hot/echo" else path)
+    line.close()
 
 
-@pytest.mark.parametrize("path", [b"/hot/a", b"/other/a"])
-async def test_http_1_0_client_gets_no_100_continue(line: Line, path: bytes) -> None:
+@cases("path", [b"/hot/a", b"/other/a"])
+async def test_http_1_0_client_gets_no_100_continue(address: str, path: bytes) -> None:
+    line = await Line.to(address)
     await line.send(
         b"POST " + path + b" HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n", b"body"
     )
     status, _, body = await line.answer()
     assert (status, body) == (200, path)
+    line.close()
 
 
 async def test_body_of_a_request_to_upgrade_is_not_the_next_request(
