@@ -10,9 +10,10 @@ import pytest
 from litestar.routes import HTTPRoute
 
 from tenantry.app import litestar_routes
+from tests.support.cases import cases
 from tests.support.service import PROJECTS, VERIFY, Caller, Service
 
-REQUESTS: Final = 50
+REQUESTS: Final = 25
 """By each caller to the routes of each method; `tests/system` sends more."""
 CALLERS: Final = ("missing", "owner", "user", "operator")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -224,8 +225,8 @@ def body(org: str, chance: random.Random) -> bytes:
     return msgspec.json.encode(fields)
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("who", CALLERS)
+@cases("method", METHODS)
 async def test_malformed_request_causes_no_internal_error(
     service: Service, caplog: pytest.LogCaptureFixture, who: str, method: str
 ) -> None:

@@ -69,11 +69,13 @@ class Reading(HTMLParser):
             self.examples[self._label] += data
 
 
-async def read_page(service: Service) -> Reading:
+@pytest.fixture(scope="module")
+async def page(service: Service) -> Reading:
     return Reading((await service.anonymous.get(PATH)).text)
 
 
-async def read_document(service: Service) -> JsonObject:
+@pytest.fixture(scope="module")
+async def document(service: Service) -> JsonObject:
     document: JsonObject = (await service.anonymous.get(DOCUMENT)).json()
     return document
 
@@ -100,19 +102,18 @@ async def test_page_is_public_shut_in_and_kept_for_a_while(service: Service) -> 
     assert answer.headers["cache-control"] == "public, max-age=300"
 
 
-async def test_it_has_nothing_inline_and_no_outside_addresses(service: Service) -> None:
-    page = await read_page(service)
+def test_it_has_nothing_inline_and_no_outside_addresses(page: Reading) -> None:
     assert not page.tags.keys() & {"style", "img", "iframe", "form"}
     assert page.tags["script"] == 1
     assert [target for target in page.targets if not target.startswith(("#", "/"))] == []
 
 
-async def test_it_leads_to_the_dashboard(service: Service) -> None:
-    assert "/" in (await read_page(service)).targets
+def test_it_leads_to_the_dashboard(page: Reading) -> None:
+    assert "/" in page.targets
 
 
-async def test_what_it_is_made_of_is_served(service: Service) -> None:
-    assets = [target for target in (await read_page(service)).targets if target.startswith(ASSETS)]
+async def test_what_it_is_made_of_is_served(service: Service, page: Reading) -> None:
+    assets = [target for target in page.targets if target.startswith(ASSETS)]
     assert [name.rpartition("/")[2] for name in assets] == [
         "icon.svg",
         "base.css",
@@ -124,31 +125,26 @@ async def test_what_it_is_made_of_is_served(service: Service) -> None:
         assert (answer.status_code, "immutable" in answer.headers["cache-control"]) == (200, True)
 
 
-async def test_its_links_lead_somewhere_and_its_ids_are_unique(service: Service) -> None:
-    page = await read_page(service)
+def test_its_links_lead_somewhere_and_its_ids_are_unique(page: Reading) -> None:
     assert [name for name, times in Counter(page.ids).items() if times > 1] == []
     assert {target[1:] for target in page.targets if target.startswith("#")} - set(
         page.ids
     ) == set()
 
 
-async def test_its_headings_are_in_order(service: Service) -> None:
-    levels = [HEADINGS.index(heading) for heading in (await read_page(service)).headings]
+def test_its_headings_are_in_order(page: Reading) -> None:
+    levels = [HEADINGS.index(heading) for heading in page.headings]
     assert levels[0] == 0
     assert levels.count(0) == 1
     assert [after for before, after in itertools.pairwise(levels) if after > before + 1] == []
 
 
-async def test_every_operation_is_on_it(service: Service) -> None:
-    page = await read_page(service)
-    summaries = [
-        operation["summary"] for _, _, operation in operations(await read_document(service))
-    ]
+def test_every_operation_is_on_it(page: Reading, document: JsonObject) -> None:
+    summaries = [operation["summary"] for _, _, operation in operations(document)]
     assert [summary for summary in summaries if summary not in page.words] == []
 
 
-async def test_every_error_code_is_on_it_with_its_meaning(service: Service) -> None:
-    page = await read_page(service)
+def test_every_error_code_is_on_it_with_its_meaning(page: Reading) -> None:
     meanings = hand_written_part()[CODES_KEY]
     assert {error.code for error in STATUSES} <= STATUS_OF.keys() == meanings.keys()
     assert [
@@ -156,7 +152,9 @@ async def test_every_error_code_is_on_it_with_its_meaning(service: Service) -> N
     ] == []
 
 
-async def test_every_example_request_is_one_that_the_service_accepts(service: Service) -> None:
+async def test_every_example_request_is_one_that_the_service_accepts(
+    service: Service, page: Reading
+) -> None:
     org = await service.organization()
     variables = {
         "TENANTRY_API_KEY": org.owner.credential or "",
@@ -165,11 +163,7 @@ async def test_every_example_request_is_one_that_the_service_accepts(service: Se
         "NEXT_CURSOR": "",
         "TENANTRY_BASE_URL": "",
     }
-    examples = {
-        name: text
-        for name, text in (await read_page(service)).examples.items()
-        if text.startswith("curl ")
-    }
+    examples = {name: text for name, text in page.examples.items() if text.startswith("curl ")}
     answers = {}
     for name, text in examples.items():
         theirs = text.replace('"acme"', f'"{org.id}"').replace(NO_KEY, UNKNOWN_KEY)
@@ -202,9 +196,9 @@ def parse_command(
     return method or ("GET" if body is None else "POST"), path, headers, body
 
 
-async def test_the_signed_example_makes_a_good_signature(service: Service) -> None:
+async def test_the_signed_example_makes_a_good_signature(page: Reading) -> None:
     debian_program("openssl")
-    text = (await read_page(service)).examples["Signed request: Receive a payment-provider event"]
+    text = page.examples["Signed request: Receive a payment-provider event"]
     shell = await asyncio.create_subprocess_exec(
         "sh",
         "-c",
@@ -232,14 +226,13 @@ async def test_the_signed_example_makes_a_good_signature(service: Service) -> No
 # The document
 
 
-async def test_it_is_openapi_3_1(service: Service) -> None:
-    document = await read_document(service)
+def test_it_is_openapi_3_1(document: JsonObject) -> None:
     assert document["openapi"].startswith("3.1.")
     schemathesis.openapi.from_dict(document).validate()
 
 
-async def test_every_operation_says_what_it_is(service: Service) -> None:
-    found = operations(await read_document(service))
+def test_every_operation_says_what_it_is(document: JsonObject) -> None:
+    found = operations(document)
     assert [
         f"{method} {path}"
         for method, path, one in found
@@ -257,14 +250,12 @@ async def test_every_operation_says_what_it_is(service: Service) -> None:
     ] == []
 
 
-async def test_every_operation_is_in_a_group_that_is_described(service: Service) -> None:
-    document = await read_document(service)
+def test_every_operation_is_in_a_group_that_is_described(document: JsonObject) -> None:
     groups = {tag["name"] for tag in document["tags"]}
     assert {tag for _, _, one in operations(document) for tag in one["tags"]} == groups
 
 
-async def test_every_field_and_parameter_has_a_meaning(service: Service) -> None:
-    document = await read_document(service)
+def test_every_field_and_parameter_has_a_meaning(document: JsonObject) -> None:
     fields = [
         f"{name}.{field}"
         for name, schema in document["components"]["schemas"].items()
@@ -280,8 +271,7 @@ async def test_every_field_and_parameter_has_a_meaning(service: Service) -> None
     assert (fields, parameters) == ([], [])
 
 
-async def test_every_example_fits_its_schema(service: Service) -> None:
-    document = await read_document(service)
+def test_every_example_fits_its_schema(document: JsonObject) -> None:
     faults = {}
     for name, schema in document["components"]["schemas"].items():
         for field, described in schema.get("properties", {}).items():
@@ -296,8 +286,8 @@ async def test_every_example_fits_its_schema(service: Service) -> None:
     assert {name: found for name, found in faults.items() if found} == {}
 
 
-async def test_every_field_of_an_object_has_an_example(service: Service) -> None:
-    schemas: dict[str, JsonObject] = (await read_document(service))["components"]["schemas"]
+def test_every_field_of_an_object_has_an_example(document: JsonObject) -> None:
+    schemas: dict[str, JsonObject] = document["components"]["schemas"]
     fields = {
         (name, field): described
         for name in ("Project", "ApiKey", "Tenant", "PlanView", "Whoami")
@@ -308,11 +298,13 @@ async def test_every_field_of_an_object_has_an_example(service: Service) -> None
     ] == []
 
 
-async def test_the_scope_that_it_names_is_the_one_that_is_asked_for(service: Service) -> None:
+async def test_the_scope_that_it_names_is_the_one_that_is_asked_for(
+    service: Service, document: JsonObject
+) -> None:
     org = await service.organization()
     holder_of_little = (await service.key(org.owner, org.id, "nothing:here")).caller
     named, asked = {}, {}
-    for method, path, operation in operations(await read_document(service)):
+    for method, path, operation in operations(document):
         if operation["security"] and (scopes := operation["security"][0].get("bearer")):
             named[f"{method} {path}"] = scopes[0]
             answer = await holder_of_little.call(method.upper(), re.sub(r"{\w+}", "x", path))
@@ -325,12 +317,10 @@ async def test_the_scope_that_it_names_is_the_one_that_is_asked_for(service: Ser
 
 @pytest.mark.parametrize("scheme", ["userToken", "operatorToken"])
 async def test_where_it_asks_for_another_credential_a_key_is_refused(
-    service: Service, scheme: str
+    service: Service, document: JsonObject, scheme: str
 ) -> None:
     org = await service.organization()
-    found = [
-        one for one in operations(await read_document(service)) if scheme in str(one[2]["security"])
-    ]
+    found = [one for one in operations(document) if scheme in str(one[2]["security"])]
     answers = {
         f"{method} {path}": (
             await org.owner.call(method.upper(), re.sub(r"{\w+}", "x", path))
@@ -341,9 +331,11 @@ async def test_where_it_asks_for_another_credential_a_key_is_refused(
     assert set(answers.values()) <= {401, 403}
 
 
-async def test_only_documented_public_routes_need_no_credential(service: Service) -> None:
+async def test_only_documented_public_routes_need_no_credential(
+    service: Service, document: JsonObject
+) -> None:
     statuses = {}
-    for method, path, operation in operations(await read_document(service)):
+    for method, path, operation in operations(document):
         answer = await service.anonymous.call(method.upper(), filled_in(path, operation))
         statuses[f"{method} {path}"] = (answer.status_code == 401, bool(operation["security"]))
     assert [name for name, (refused, secured) in statuses.items() if refused != secured] == []
@@ -355,8 +347,7 @@ def filled_in(path: str, operation: JsonObject) -> str:
     return re.sub(r"{(\w+)}", lambda found: schemas.get(found[1], {}).get("enum", ["x:y"])[0], path)
 
 
-async def test_bodies_refuse_unknown_fields_as_it_says(service: Service) -> None:
-    document = await read_document(service)
+def test_bodies_refuse_unknown_fields_as_it_says(document: JsonObject) -> None:
     names = {body_schema(one) for _, _, one in operations(document)} - {None}
     schemas: dict[str, JsonObject] = document["components"]["schemas"]
     assert [name for name in names if schemas[str(name)]["additionalProperties"] is not False] == []
@@ -373,8 +364,7 @@ def body_schema(operation: JsonObject) -> str | None:
     return found[0] if found else None
 
 
-async def test_a_real_answer_fits_the_schema(service: Service) -> None:
-    document = await read_document(service)
+async def test_a_real_answer_fits_the_schema(service: Service, document: JsonObject) -> None:
     caller: Caller = (await service.organization()).owner
     await caller.post("/api/v1/projects", {"name": "Storefront"})
     faults = {}
