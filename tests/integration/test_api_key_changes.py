@@ -1,7 +1,5 @@
 """Change and rotate API keys."""
 
-import pytest
-
 from tests.support.cases import cases
 from tests.support.service import KEYS, PROJECTS, Service, refusal
 
@@ -101,7 +99,7 @@ async def test_rotation_gives_a_key_like_the_old_one(service: Service) -> None:
     assert (await org.owner.get(old.path)).json()["supersededBy"] == new["id"]
 
 
-@pytest.mark.parametrize("body", [None, {}, {"overlapSeconds": 0}])
+@cases("body", [None, {}, {"overlapSeconds": 0}])
 async def test_without_overlap_the_old_key_is_revoked_immediately(
     service: Service, body: object
 ) -> None:

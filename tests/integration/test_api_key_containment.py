@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.service import KEYS, PROJECTS, Key, Organization, Service, refusal
 
 WRITER = ("api-keys:read", "api-keys:write", "projects:*")
@@ -16,9 +17,7 @@ def body_of(org: Organization, *scopes: str, **fields: object) -> dict[str, obje
     return {"orgId": org.id, "name": "new", "scopes": scopes, **fields}
 
 
-@pytest.mark.parametrize(
-    "scopes", [["billing:read"], ["*:*"], ["api-keys:*"], ["projects:read", "tenants:read"]]
-)
+@cases("scopes", [["billing:read"], ["*:*"], ["api-keys:*"], ["projects:read", "tenants:read"]])
 async def test_key_creates_no_key_with_other_scopes(service: Service, scopes: list[str]) -> None:
     org = await service.organization()
     writer = await writer_of(service, org)

@@ -35,6 +35,7 @@ from tests.support.application_checks import (
     header_of,
     reader_of,
 )
+from tests.support.cases import cases
 from tests.support.database_link import database_link
 from tests.support.in_process import (
     IDENTITY_OF_THE_CLIENT,
@@ -116,7 +117,7 @@ async def test_public_paths_need_no_credential_and_have_no_caller(service: Servi
             assert (await client.get(path, headers=header_of(org.owner))).status_code == 200
 
 
-@pytest.mark.parametrize(
+@cases(
     ("mode", "accepted"),
     [(None, {"live"}), ("live", {"live"}), ("test", {"test"}), ("any", {"live", "test"})],
 )

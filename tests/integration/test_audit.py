@@ -275,7 +275,7 @@ async def test_bad_question_is_refused(
     assert refusal(await organization.owner.get(AUDIT, **wanted))[0] == status
 
 
-@pytest.mark.parametrize(
+@cases(
     "statement",
     [
         "UPDATE audit_events SET actor_id = 'another user'",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.members import (
     MEMBERS,
     accept_path,
@@ -29,8 +30,8 @@ async def level(caller: Caller) -> str:
     return str(answer.json()["accessLevel"])
 
 
-@pytest.mark.parametrize("by", ["admin", "key"])
-@pytest.mark.parametrize("role", ["member", "admin"])
+@cases("by", ["admin", "key"])
+@cases("role", ["member", "admin"])
 async def test_only_an_owner_lowers_a_claimed_owner(service: Service, by: str, role: str) -> None:
     org = await service.organization()
     owner = service.user("claimed-owner", org=org.id, role="owner")
@@ -98,7 +99,7 @@ async def test_confirmation_by_an_owner_is_audited_once(service: Service, then: 
     assert found == [({"bindsOwner": False}, {"bindsOwner": True})]
 
 
-@pytest.mark.parametrize("then", ["lowered", "removed", "confirmed", "removed again"])
+@cases("then", ["lowered", "removed", "confirmed", "removed again"])
 async def test_owner_lowers_and_removes_a_claimed_owner(service: Service, then: str) -> None:
     org = await service.organization()
     admin = (await writers(service, org))["admin"]

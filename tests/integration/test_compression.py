@@ -2,8 +2,6 @@
 
 import gzip
 
-import pytest
-
 from tests.support.cases import cases
 from tests.support.repeating_clients import MOST_ANONYMOUS_BYTES
 from tests.support.service import Service
@@ -11,7 +9,7 @@ from tests.support.service import Service
 DOCUMENTS = ("/docs", "/api/v1/openapi.json", "/metrics", "/assets/any/base.css")
 
 
-@pytest.mark.parametrize("path", DOCUMENTS)
+@cases("path", DOCUMENTS)
 async def test_public_document_is_small_for_a_client_that_accepts_gzip(
     service: Service, path: str
 ) -> None:

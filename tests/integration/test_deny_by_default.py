@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-import pytest
 from litestar.routes import HTTPRoute
 
 from tenantry.app import build_app, litestar_routes
@@ -81,9 +80,7 @@ def test_hot_routes_are_the_three_that_are_tested_here() -> None:
     assert [prefix for prefix, _ in hot._prefixes] == [VERIFY]
 
 
-@pytest.mark.parametrize(
-    "path", [PROJECTS, f"{VERIFY}-", f"{VERIFY}projects:read", f"{VERIFY}a:b/c"]
-)
+@cases("path", [PROJECTS, f"{VERIFY}-", f"{VERIFY}projects:read", f"{VERIFY}a:b/c"])
 async def test_hot_route_asks_for_a_credential(service: Service, path: str) -> None:
     assert refusal(await service.anonymous.get(path)) == (401, "missing_credential")
 
@@ -93,7 +90,7 @@ async def test_webhook_asks_for_a_signature(service: Service) -> None:
     assert (answer.status_code, answer.text) == (400, "Missing Provider-Signature header")
 
 
-@pytest.mark.parametrize("token", ["", "x", "x" * 43, "x" * 1000])
+@cases("token", ["", "x", "x" * 43, "x" * 1000])
 async def test_confirmation_of_an_address_asks_for_the_token_of_a_link(
     service: Service, token: str
 ) -> None:
@@ -127,9 +124,7 @@ async def test_litestar_serves_no_description_of_its_own(service: Service) -> No
         assert refusal(await service.anonymous.get(path)) == (404, "not_found")
 
 
-@pytest.mark.parametrize(
-    ("method", "path"), [("PUT", PROJECTS), ("DELETE", "/healthz"), ("POST", "/api/v1/plans")]
-)
+@cases(("method", "path"), [("PUT", PROJECTS), ("DELETE", "/healthz"), ("POST", "/api/v1/plans")])
 async def test_other_methods_are_refused_with_those_that_are_answered(
     service: Service, method: str, path: str
 ) -> None:
@@ -144,7 +139,7 @@ async def test_unknown_address_is_not_found(service: Service, path: str) -> None
     assert refusal(await service.anonymous.get(path)) == (404, "not_found")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "methods"),
     [
         (PROJECTS, "GET, HEAD, OPTIONS, POST"),

@@ -298,7 +298,7 @@ async def test_an_endpoint_that_is_missing(provider: ProviderServer) -> None:
     assert all(name in (finding.remedy or "") for name in ev.REQUIRED_TYPES)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("events", "status", "fault"),
     [
         (ev.REQUIRED_TYPES - {ev.PAYMENT_FAILED}, "enabled", "lacks invoice.payment_failed"),

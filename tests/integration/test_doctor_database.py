@@ -22,6 +22,7 @@ from tenantry.domain.plans import parse_catalog
 from tenantry.settings import SettingsError, load
 from tests.support import other_program
 from tests.support.billing import rows
+from tests.support.cases import cases
 from tests.support.findings import checked_settings, levels, only
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
@@ -238,9 +239,7 @@ def test_a_schema_is_current_at_the_newest_revision() -> None:
     assert judge_revision("0007", "0007").level is Level.OK
 
 
-@pytest.mark.parametrize(
-    ("number", "level"), [(140_019, Level.ERROR), (150_000, Level.OK), (180_001, Level.OK)]
-)
+@cases(("number", "level"), [(140_019, Level.ERROR), (150_000, Level.OK), (180_001, Level.OK)])
 def test_postgresql_15_is_the_oldest(number: int, level: Level) -> None:
     assert judge_server({"server_version_num": str(number), "server_version": "x"}).level is level
 
@@ -263,7 +262,7 @@ async def test_a_user_who_may_not_read(emptied: str, connection: Connection) -> 
     assert "42501" in finding.message
 
 
-@pytest.mark.parametrize(
+@cases(
     "url",
     [
         "postgresql://app:hunter2/x@127.0.0.1/app",

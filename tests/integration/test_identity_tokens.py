@@ -446,9 +446,7 @@ def of_directory(issuer: Issuer, tid: object, **claims: Any) -> dict[str, Any]:
     return {"iss": f"{issuer.url}/{tid}/v2.0", "tid": tid, **claims}
 
 
-@pytest.mark.parametrize(
-    "accepted", [(OURS,), (THEIRS, OURS), ("*",)], ids=["one", "several", "any"]
-)
+@cases("accepted", [(OURS,), (THEIRS, OURS), ("*",)], ids=["one", "several", "any"])
 async def test_user_of_an_accepted_directory_is_of_its_issuer(accepted: tuple[str, ...]) -> None:
     async with directories(*accepted) as (issuer, verifier):
         claims = await verifier.verify(issuer.mint(claims=of_directory(issuer, OURS)))

@@ -194,7 +194,7 @@ async def test_form_of_a_token_is_a_token_whatever_the_pattern(service: Service)
         assert (await user.get(PROJECTS)).status_code == 200
 
 
-@pytest.mark.parametrize(
+@cases(
     "secret", ["svc_live_of-another-system-0001", "svc_0002-of-another-system", "acme_live_0003x"]
 )
 async def test_key_that_begins_with_a_prefix_of_ours_is_accepted(

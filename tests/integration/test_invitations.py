@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from tests.support.billing import until_blocked
+from tests.support.cases import cases
 from tests.support.members import (
     MEMBERS,
     OWN,
@@ -79,7 +80,7 @@ async def test_user_who_is_only_invited_has_no_organization(service: Service) ->
     assert refusal(await user.post(PROJECTS, {"name": "stray"})) == NO_ORGANIZATION
 
 
-@pytest.mark.parametrize("by", ["owner key", "scoped key", "user"])
+@cases("by", ["owner key", "scoped key", "user"])
 async def test_membership_created_by_another_caller_is_an_invitation(
     service: Service, by: str
 ) -> None:

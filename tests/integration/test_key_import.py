@@ -104,7 +104,7 @@ async def test_key_without_optional_fields_gets_their_defaults(service: Service)
     assert shown["createdAt"] > org.key.record["createdAt"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "fields",
     [{"accessLevel": "OWNER", "scopes": []}, {"scopes": ["OWNER"]}, {"scopes": ["*:*", "OWNER"]}],
 )
@@ -134,7 +134,7 @@ async def test_password_hash_is_refused_with_the_reason(service: Service, name: 
     assert text not in faults["keys[0].digest"]
 
 
-@pytest.mark.parametrize("algorithm", ["bcrypt", "argon2id", "scrypt", "pbkdf2_sha256"])
+@cases("algorithm", ["bcrypt", "argon2id", "scrypt", "pbkdf2_sha256"])
 async def test_algorithm_of_passwords_is_refused_with_the_reason(
     service: Service, algorithm: str
 ) -> None:
@@ -142,7 +142,7 @@ async def test_algorithm_of_passwords_is_refused_with_the_reason(
     assert "100 ms" in faults["algorithm"]
 
 
-@pytest.mark.parametrize("algorithm", ["md5", "sha1", "SHA256", ""])
+@cases("algorithm", ["md5", "sha1", "SHA256", ""])
 async def test_other_algorithms_are_refused(service: Service, algorithm: str) -> None:
     faults = await faults_of(service, old_key().member(), algorithm=algorithm)
     assert faults == {"algorithm": "must be sha256 or sha512"}
@@ -318,7 +318,7 @@ async def nothing(_service: Service, _org: str, _secret: str, _key_id: str) -> N
     """Leave the key as it is."""
 
 
-@pytest.mark.parametrize("happens", [nothing, used, revoked, used_and_revoked])
+@cases("happens", [nothing, used, revoked, used_and_revoked])
 async def test_no_hash_is_imported_twice(
     service: Service, happens: Callable[[Service, str, str, str], Awaitable[None]]
 ) -> None:

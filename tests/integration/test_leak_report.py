@@ -14,6 +14,7 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 from tests.support.app import PEPPER
+from tests.support.cases import cases
 from tests.support.database_link import database_link
 from tests.support.logs import watched
 from tests.support.postgres import PostgresServer
@@ -211,7 +212,7 @@ async def test_key_under_any_pepper_is_found(conninfo: str) -> None:
         assert (await report(service, key.caller.credential)).json()["id"] == key.id
 
 
-@pytest.mark.parametrize("around", ["{}\n", " {} ", "\t{}"])
+@cases("around", ["{}\n", " {} ", "\t{}"])
 async def test_white_space_around_the_key_does_not_matter(service: Service, around: str) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")

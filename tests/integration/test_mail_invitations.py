@@ -444,7 +444,7 @@ async def test_user_with_the_verified_address_becomes_a_member(service: Service)
     assert await actions(org) == ["invitation.created", "invitation.accepted", "member.accepted"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "claims",
     [{}, {"email": "ada@x.example"}, {"email": "ada@x.example", "email_verified": False}],
 )
@@ -477,7 +477,7 @@ async def test_user_with_another_address_is_refused(service: Service, other: str
     assert await members_of(org, "mallory") == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("invited", "of_user"),
     [
         ("Ada@X.example", "ada@x.EXAMPLE"),
@@ -495,7 +495,7 @@ async def test_another_form_of_the_address_is_the_same(
     assert (await accept(verified(service, user, of_user), token)).status_code == 200
 
 
-@pytest.mark.parametrize(
+@cases(
     ("invited", "of_user"),
     [
         ("strasse@x.example", "straße@x.example"),

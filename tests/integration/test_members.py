@@ -1,7 +1,6 @@
 """Members over the API: add, list, change, remove, and add again."""
 
 import psycopg
-import pytest
 
 from tests.support.cases import cases
 from tests.support.members import (
@@ -40,7 +39,7 @@ async def test_member_is_added(service: Service) -> None:
     assert (await org.owner.get(path_of(member))).json() == member
 
 
-@pytest.mark.parametrize(
+@cases(
     ("role", "level", "scopes"),
     [
         ("owner", "OWNER", ["*:*"]),
@@ -140,9 +139,7 @@ async def test_faulty_member_is_refused(
     assert [fault["location"] for fault in answer.json()["errors"]] == [location]
 
 
-@pytest.mark.parametrize(
-    "query", [{"role": "root"}, {"status": "gone"}, {"userId": ""}, {"userId": "a\x00"}]
-)
+@cases("query", [{"role": "root"}, {"status": "gone"}, {"userId": ""}, {"userId": "a\x00"}])
 async def test_faulty_filter_is_refused(service: Service, query: dict[str, str]) -> None:
     org = await service.organization()
     assert refusal(await org.owner.get(MEMBERS, **query)) == (422, "validation_failed")

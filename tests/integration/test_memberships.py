@@ -1,7 +1,6 @@
 """Which tenant a user's token is for, and with which role."""
 
 import psycopg
-import pytest
 
 from tests.support.cases import cases
 from tests.support.service import KEYS, PROJECTS, TENANTS, WHOAMI, Caller, Service, refusal
@@ -171,7 +170,7 @@ async def test_member_may_use_projects_and_read_tenant_and_billing(service: Serv
         assert refusal(answer) == (403, "insufficient_scope")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("scope", "scopes"),
     [
         ("openid profile email", ["*:*"]),

@@ -20,6 +20,7 @@ from tenantry.jobs.database_metrics import DatabaseMetrics
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work, counted
 from tests.support.billing import rows
+from tests.support.cases import cases
 from tests.support.checking_standbys import registered
 from tests.support.counting import PLANS, counted_everything
 from tests.support.emptying import SharedDatabase
@@ -155,7 +156,7 @@ async def refused(service: Service, kind: str, reason: str) -> float:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("header", "kind", "reason"),
     [
         ({}, "none", "missing_credential"),

@@ -1,8 +1,7 @@
 """Live and test mode are separate, except for tenants and billing."""
 
-import pytest
-
 from tests.contract.test_openapi import operations
+from tests.support.cases import cases
 from tests.support.service import KEYS, PROJECTS, WHOAMI, Key, Organization, Service, refusal
 
 
@@ -20,7 +19,7 @@ async def test_test_mode_key_makes_and_sees_test_mode_projects_only(service: Ser
     assert (await org.owner.get(PROJECTS)).json()["data"] == [live]
 
 
-@pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
+@cases("method", ["GET", "PATCH", "DELETE"])
 async def test_project_of_the_other_mode_answers_as_a_missing_one(
     service: Service, method: str
 ) -> None:

@@ -1,7 +1,5 @@
 """The operator's routes: a team's backend creates, changes, ends and exports tenants."""
 
-import pytest
-
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.cases import cases
 from tests.support.service import KEYS, PROJECTS, TENANTS, WHOAMI, Service, refusal, running_service
@@ -46,7 +44,7 @@ async def test_invalid_id_is_rejected(service: Service, tenant_id: str) -> None:
     assert refusal(answer) in ((422, "validation_failed"), (404, "not_found"))
 
 
-@pytest.mark.parametrize("tenant_id", ["a", "A-z_0", "a" * 64])
+@cases("tenant_id", ["a", "A-z_0", "a" * 64])
 async def test_every_valid_id_is_accepted(service: Service, tenant_id: str) -> None:
     assert (await service.operator.put(f"{TENANTS}/{tenant_id}", BODY)).status_code == 201
 

@@ -166,7 +166,7 @@ async def test_search_finds_parts_of_name_id_customer_and_address(service: Servi
     assert await ids(service, search="nothing") == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     ["\u039f\u0394\u03a5\u03a3\u03a3\u0395\u038e\u03a3", "\u0130stanbul", "\u01c5", "Stra\u00dfe"],
 )

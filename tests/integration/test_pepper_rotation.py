@@ -10,6 +10,7 @@ import pytest
 from tenantry.cli.doctor import Level
 from tenantry.cli.doctor.database_checks import judge_peppers
 from tenantry.domain.api_keys import Pepper
+from tests.support.cases import cases
 from tests.support.postgres import PostgresServer
 from tests.support.service import PROJECTS, refusal, running_service
 
@@ -80,7 +81,7 @@ def test_it_is_recorded_which_pepper_a_key_is_under_and_the_pepper_is_not(
     assert Pepper(OLD.encode()).id not in OLD
 
 
-@pytest.mark.parametrize(
+@cases(
     ("counts", "peppers", "level", "says"),
     [
         ({"old": 3, "new": 2, None: 4}, ["new", "old"], Level.WARNING, "7"),

@@ -282,7 +282,7 @@ async def test_every_authenticated_answer_has_the_remaining_count(
     assert (answer.status_code, rate_headers(answer)) == (status, HEADERS)
 
 
-@pytest.mark.parametrize("path", [PROJECTS, f"{PROJECTS}/", f"{VERIFY}projects:read", KEYS])
+@cases("path", [PROJECTS, f"{PROJECTS}/", f"{VERIFY}projects:read", KEYS])
 async def test_missing_scope_counts_and_has_the_remaining_count(
     service: Service, path: str
 ) -> None:
@@ -295,7 +295,7 @@ async def test_missing_scope_counts_and_has_the_remaining_count(
     assert [answer.status_code for answer in answers] == [403] * 5 + [429]
 
 
-@pytest.mark.parametrize("path", [PROJECTS, f"{PROJECTS}/", WHOAMI, ANYTHING])
+@cases("path", [PROJECTS, f"{PROJECTS}/", WHOAMI, ANYTHING])
 async def test_refusal_is_the_same_on_every_kind_of_route(service: Service, path: str) -> None:
     org = await tenant_of(service)
     await statuses(org.owner, 5)

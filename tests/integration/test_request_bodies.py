@@ -3,8 +3,6 @@
 import json
 from collections.abc import AsyncIterator
 
-import pytest
-
 from tests.support.cases import cases
 from tests.support.service import KEYS, PROJECTS, TENANTS, Service, refusal
 
@@ -79,7 +77,7 @@ async def test_other_content_types_are_refused(service: Service, content_type: s
     assert (await org.owner.get(PROJECTS)).json()["data"] == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "content_type",
     [None, "application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"],
 )

@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 import httpx2
 import psycopg
-import pytest
 
 from tests.support import events
 from tests.support.billing import Provider, until_blocked
+from tests.support.cases import cases
 from tests.support.members import add_member, path_of
 from tests.support.service import KEYS, PROJECTS, WHOAMI, Caller, Organization, Service, refusal
 
@@ -142,7 +142,7 @@ async def project_names(caller: Caller) -> list[str]:
     return [project["name"] for project in (await caller.get(PROJECTS)).json()["data"]]
 
 
-@pytest.mark.parametrize("write", ["create", "change", "delete"])
+@cases("write", ["create", "change", "delete"])
 async def test_revoked_key_writes_no_project(service: Service, write: ProjectWrite) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:write")
@@ -157,7 +157,7 @@ async def test_revoked_key_writes_no_project(service: Service, write: ProjectWri
     assert await project_names(org.owner) == ["early"]
 
 
-@pytest.mark.parametrize("write", ["create", "change", "delete"])
+@cases("write", ["create", "change", "delete"])
 async def test_narrowed_key_writes_no_project(service: Service, write: ProjectWrite) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:*")
@@ -172,7 +172,7 @@ async def test_narrowed_key_writes_no_project(service: Service, write: ProjectWr
     assert await project_names(org.owner) == ["early"]
 
 
-@pytest.mark.parametrize("write", ["create", "change", "delete"])
+@cases("write", ["create", "change", "delete"])
 async def test_removed_member_writes_no_project(service: Service, write: ProjectWrite) -> None:
     org = await service.organization()
     member = await add_member(org.owner, "leaving", "member")
@@ -189,7 +189,7 @@ async def test_removed_member_writes_no_project(service: Service, write: Project
     assert await project_names(org.owner) == ["early"]
 
 
-@pytest.mark.parametrize("write", ["create", "change", "delete"])
+@cases("write", ["create", "change", "delete"])
 async def test_project_of_a_tenant_suspended_meanwhile_is_not_written(
     service: Service, write: ProjectWrite
 ) -> None:
@@ -222,7 +222,7 @@ async def test_plan_lowered_meanwhile_limits_the_waiting_request(service: Servic
     assert refusal(written) == (403, "plan_limit_reached")
 
 
-@pytest.mark.parametrize("kind", ["key", "member", "tenant"])
+@cases("kind", ["key", "member", "tenant"])
 async def test_tenant_suspended_meanwhile_is_not_changed(service: Service, kind: str) -> None:
     org = await service.organization()
     if kind == "key":

@@ -14,6 +14,7 @@ from tenantry.auth.authentication_store import UserQuery, user_access_in, user_l
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.pagination import Window
 from tests.support.app import running_app
+from tests.support.cases import cases
 from tests.support.members import (
     MEMBERS,
     OWN,
@@ -193,7 +194,7 @@ async def test_plans_name_the_limit_of_members(service: Service) -> None:
     assert plan["limits"]["members"] == 3
 
 
-@pytest.mark.parametrize("state", ["active", "invited", "removed"])
+@cases("state", ["active", "invited", "removed"])
 async def test_lookup_of_the_only_tenant_reads_few_rows_of_however_many(
     service: Service, state: str
 ) -> None:

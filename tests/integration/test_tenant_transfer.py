@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.members import MEMBERS, join, owned, remove_member
 from tests.support.service import TENANTS, WHOAMI, Caller, Organization, Service, refusal
 
@@ -86,7 +87,7 @@ async def test_only_an_active_member_becomes_owner(service: Service, heir: str) 
     assert await roles(org.owner) == {"careful": "owner"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "location"),
     [
         ({"userId": "heir"}, "ownerEmail"),

@@ -3,8 +3,6 @@
 import json
 from typing import Any, Final
 
-import pytest
-
 from tests.support.cases import cases
 from tests.support.issuer import USERINFO, Answer
 from tests.support.service import KEYS, PROJECTS, TENANTS, WHOAMI, Service, refusal
@@ -103,7 +101,7 @@ async def test_address_of_the_identity_provider_is_last(service: Service) -> Non
     assert service.issuer.authorization == f"Bearer {user.credential}"
 
 
-@pytest.mark.parametrize(
+@cases(
     "said",
     [
         None,
@@ -208,9 +206,7 @@ async def test_what_is_no_address_is_refused(service: Service, address: object) 
         assert answer.json()["errors"][0]["location"] == "ownerEmail"
 
 
-@pytest.mark.parametrize(
-    "body", [{}, {"name": None}, {"name": "a", "plan": "pro"}, {"name": "a", "ownerId": "me"}]
-)
+@cases("body", [{}, {"name": None}, {"name": "a", "plan": "pro"}, {"name": "a", "ownerId": "me"}])
 async def test_nothing_else_of_a_tenant_can_be_changed(service: Service, body: object) -> None:
     org = await service.organization()
     assert refusal(await org.owner.patch(org.path, body)) == (422, "validation_failed")

@@ -327,7 +327,7 @@ async def test_answers_are_at_hand_as_they_came(served: Served, flavour: Flavour
     assert answer.json()["name"] == "First"
 
 
-@pytest.mark.parametrize("org_id", ["../tenants", "a/b", "ä", "x?y"])
+@cases("org_id", ["../tenants", "a/b", "ä", "x?y"])
 def test_id_is_one_segment_of_the_address(org_id: str) -> None:
     from tenantry_sdk._request import path  # noqa: PLC0415
 
@@ -341,7 +341,7 @@ async def test_time_without_a_zone_is_refused_before_it_is_sent(flavour: Flavour
             await client.api_keys.create(org_id="acme", name="CI", expires_at=datetime(2027, 1, 1))  # noqa: DTZ001
 
 
-@pytest.mark.parametrize("zone", [UTC, None])
+@cases("zone", [UTC, None])
 async def test_secret_may_be_passed_as_it_came(
     served: Served, flavour: Flavour, zone: object
 ) -> None:

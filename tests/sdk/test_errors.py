@@ -84,7 +84,7 @@ def test_404_of_another_server_says_that_the_address_is_wrong() -> None:
     assert error.next_step == "base_url is not the address of tenantry: another server answered."
 
 
-@pytest.mark.parametrize("status", [418, 599, 301])
+@cases("status", [418, 599, 301])
 def test_unknown_status_is_an_api_error(status: int) -> None:
     error = error_of(status, b"")
     assert type(error) is errors.APIError

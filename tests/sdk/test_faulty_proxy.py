@@ -132,7 +132,7 @@ async def test_repeatedly_lost_answers_raise_a_specific_error(
     assert [project["name"] for project in answer["data"]] == ["Lost"]
 
 
-@pytest.mark.parametrize("overlap", [0, 3600])
+@cases("overlap", [0, 3600])
 async def test_lost_rotation_by_the_key_itself_names_the_remaining_steps(
     served: Served, flavour: Flavour, overlap: int
 ) -> None:

@@ -108,7 +108,7 @@ def pickled(one: object) -> Any:
     return pickle.loads(pickle.dumps(one))  # noqa: S301  # our own bytes
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+@cases("copied", [copy.copy, copy.deepcopy, pickled])
 def test_copies_keep_unknown_fields_and_the_response(copied: Any) -> None:
     page: Page[Tenant] = answer(
         {"data": [TENANT], "nextCursor": None}, **{"x-request-id": "4f2a"}

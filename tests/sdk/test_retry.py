@@ -58,7 +58,7 @@ def test_limit_of_invitations_is_final() -> None:
     assert raised.value.code == "invitation_limit_reached"
 
 
-@pytest.mark.parametrize("call", [READ, REVOKE, CREATE])
+@cases("call", [READ, REVOKE, CREATE])
 def test_lost_answers_are_retried(call: Call) -> None:
     assert progress(call).after_loss(LOST, 0.0) >= 0
 
@@ -108,7 +108,7 @@ def test_key_that_is_not_there_was_never_revoked(lose: bool) -> None:
     assert raised.value.after_lost_answer is lose
 
 
-@pytest.mark.parametrize("status", [408, 502, 503, 504])
+@cases("status", [408, 502, 503, 504])
 def test_create_that_a_gateway_gave_up_may_still_run_and_is_waited_for(status: int) -> None:
     going = progress(CREATE)
     going.after(answer(status), NOW, 0.0)

@@ -45,7 +45,7 @@ def test_secret_can_be_revealed() -> None:
     assert made().secret.reveal() == VALUE
 
 
-@pytest.mark.parametrize("what", [made(), Response(201, {}, RECORD), Tenantry(VALUE)])
+@cases("what", [made(), Response(201, {}, RECORD), Tenantry(VALUE)])
 def test_repr_of_a_holder_does_not_show_the_secret(what: object) -> None:
     assert VALUE not in f"{what} {what!r}"
 

@@ -29,14 +29,12 @@ def test_signature_is_the_one_of_the_service_and_of_the_provider() -> None:
     assert stripe.Webhook.construct_event(BODY, present, SECRET)["id"] == "evt_1"
 
 
-@pytest.mark.parametrize("at", [NOW, float(NOW) + 0.9, datetime.fromtimestamp(NOW, UTC)])
+@cases("at", [NOW, float(NOW) + 0.9, datetime.fromtimestamp(NOW, UTC)])
 def test_moment_of_a_signature_in_any_form(at: float | datetime) -> None:
     assert webhooks.sign(BODY, SECRET, at=at).startswith(f"t={NOW},v1=")
 
 
-@pytest.mark.parametrize(
-    "secrets", [["whsec_new", SECRET], [SECRET, "whsec_new"], Secret(SECRET), [Secret(SECRET)]]
-)
+@cases("secrets", [["whsec_new", SECRET], [SECRET, "whsec_new"], Secret(SECRET), [Secret(SECRET)]])
 def test_any_of_several_secrets_may_have_signed(secrets: list[str | Secret]) -> None:
     assert webhooks.verify(BODY, signed(), secrets, now=NOW).id == "evt_1"
 

@@ -3,7 +3,6 @@
 from typing import Final
 
 import msgspec
-import pytest
 
 from tenantry.domain.access import (
     NOTHING,
@@ -90,9 +89,7 @@ def test_access_of_a_plan_and_status_alone(plan: str, status: str, phase: Access
     assert current_phase(None, plan, status, 0, CATALOG) == phase
 
 
-@pytest.mark.parametrize(
-    ("now", "phase"), [(UNTIL - 1, GRACE), (UNTIL - 0.001, GRACE), (UNTIL, AFTER), (9e9, AFTER)]
-)
+@cases(("now", "phase"), [(UNTIL - 1, GRACE), (UNTIL - 0.001, GRACE), (UNTIL, AFTER), (9e9, AFTER)])
 def test_phase_ends_at_its_second(now: float, phase: AccessPhase) -> None:
     assert phase_at((GRACE, AFTER), now) == phase
     stored = msgspec.json.encode((GRACE, AFTER)).decode()
@@ -155,7 +152,7 @@ def test_grant_raises_a_limit_and_never_lowers_one(
 FEATURES: Final = (("sso", None),)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "after", "reason"),
     [
         (
@@ -208,7 +205,7 @@ def test_an_ending_says_what_ends_and_whether_the_plan_does() -> None:
     assert endings(None, 0) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("phase", "plan", "text"),
     [
         (GRACE, "pro", "The plan Pro allows 50 projects."),

@@ -83,9 +83,7 @@ def test_unlisted_request_needs_all_scopes(method: str, path: str, needed: str |
     assert TABLE(method, path) == needed
 
 
-@pytest.mark.parametrize(
-    "scopes", [{("GET", "projects"): "a:b"}, {("GET", "/"): "a"}, {("GET", "/"): ""}]
-)
+@cases("scopes", [{("GET", "projects"): "a:b"}, {("GET", "/"): "a"}, {("GET", "/"): ""}])
 def test_invalid_table_is_rejected(scopes: dict[tuple[str, str], str | None]) -> None:
     with pytest.raises(ValueError, match="is not a"):
         scope_rule(scopes)
@@ -111,6 +109,6 @@ def test_address_that_cannot_be_stored_is_none(text: str | None) -> None:
     assert client_address(text) is None
 
 
-@pytest.mark.parametrize("text", ["203.0.113.9", "2001:db8::1", "fe80::1%eth0"])
+@cases("text", ["203.0.113.9", "2001:db8::1", "fe80::1%eth0"])
 def test_address_of_the_client_is_kept(text: str) -> None:
     assert client_address(text) == text

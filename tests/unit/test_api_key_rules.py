@@ -68,7 +68,7 @@ def test_user_creates_a_key_that_outlives_the_token() -> None:
     may_make(make_principal("a:b", kind=PrincipalKind.USER, expires_at=SOON), "a:b")
 
 
-@pytest.mark.parametrize("scope", ["members:write", "members:*", "*:write", "*:*"])
+@cases("scope", ["members:write", "members:*", "*:write", "*:*"])
 def test_user_whose_role_gives_some_roles_makes_no_key_that_manages_members(scope: str) -> None:
     lead = msgspec.structs.replace(
         make_principal("*:*", kind=PrincipalKind.USER), gives=frozenset({"support"})

@@ -42,9 +42,7 @@ def test_secret_names_its_mode_and_is_58_base62_characters_long(mode: Mode) -> N
     assert secret.isascii()
 
 
-@pytest.mark.parametrize(
-    "random", [b"\x00" * RANDOM_BYTES, b"\xff" * RANDOM_BYTES, bytes(range(RANDOM_BYTES))]
-)
+@cases("random", [b"\x00" * RANDOM_BYTES, b"\xff" * RANDOM_BYTES, bytes(range(RANDOM_BYTES))])
 def test_made_secret_is_well_formed(random: bytes) -> None:
     assert DEFAULT_FORMAT.is_well_formed(DEFAULT_FORMAT.compose(Mode.TEST, random).encode())
 
@@ -55,7 +53,7 @@ def test_different_random_bytes_give_different_secrets() -> None:
     )
 
 
-@pytest.mark.parametrize("length", [0, 31, 33])
+@cases("length", [0, 31, 33])
 def test_secret_is_made_of_32_random_bytes_only(length: int) -> None:
     with pytest.raises(ValueError, match="32 random bytes"):
         DEFAULT_FORMAT.compose(Mode.LIVE, bytes(length))
@@ -116,7 +114,7 @@ def test_prefix_of_a_deployment_leaves_the_rest_of_the_form(mode: Mode) -> None:
     assert shown_parts(secret) == (f"{start}{digits[:4]}", digits[-4:])
 
 
-@pytest.mark.parametrize("prefix", ["acme", "old", "svc"])
+@cases("prefix", ["acme", "old", "svc"])
 def test_keys_with_the_prefix_a_former_one_and_svc_are_accepted(prefix: str) -> None:
     secret = KeyFormat(prefix).compose(Mode.LIVE, bytes(32)).encode()
     assert ACME.is_well_formed(secret)
@@ -134,7 +132,7 @@ def test_key_under_another_prefix_has_no_valid_checksum() -> None:
     assert not is_any_key(b"old" + secret[4:])
 
 
-@pytest.mark.parametrize("text", ["ab", "0a", "acme", LONGEST])
+@cases("text", ["ab", "0a", "acme", LONGEST])
 def test_prefix_is_2_to_16_lower_case_letters_and_digits(text: str) -> None:
     assert is_prefix(text)
 

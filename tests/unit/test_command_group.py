@@ -119,7 +119,7 @@ def test_version_command_equals_the_version_option() -> None:
     assert (by_command.exit_code, by_command.output) == (0, by_option.output)
 
 
-@pytest.mark.parametrize(
+@cases(
     "arguments", [["serve"], ["demo"], ["admin", "show-tenant", "a"], ["tenants", "explain", "a"]]
 )
 def test_profile_before_a_command_without_a_service_is_rejected(arguments: list[str]) -> None:

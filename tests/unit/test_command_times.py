@@ -16,7 +16,7 @@ from tests.support.cases import cases
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "length"),
     [
         ("90d", timedelta(days=90)),
@@ -54,9 +54,7 @@ def test_past_is_a_time_or_a_duration_before_now(text: str) -> None:
     assert moment(text) == NOW - timedelta(minutes=30)
 
 
-@pytest.mark.parametrize(
-    "text", ["2026-02-02T12:00:00", "2026-02-02T13:00:00+01:00", "2d", "1d24h"]
-)
+@cases("text", ["2026-02-02T12:00:00", "2026-02-02T13:00:00+01:00", "2d", "1d24h"])
 def test_future_is_a_time_or_a_duration_after_now(text: str) -> None:
     assert moment(text, is_past=False) == NOW + timedelta(days=2)
 

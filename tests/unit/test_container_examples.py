@@ -4,10 +4,10 @@ import re
 from typing import Any, Final
 
 import msgspec
-import pytest
 
 from tenantry import __version__
 from tenantry.settings import SECRETS, SETTINGS
+from tests.support.cases import cases
 from tests.support.installed import ROOT
 
 FOLDER: Final = ROOT / "examples" / "container"
@@ -42,7 +42,7 @@ def test_images_are_named_by_their_usual_names_and_ours_by_the_version() -> None
     assert f'org.opencontainers.image.version="{__version__}"' in CONTAINERFILE
 
 
-@pytest.mark.parametrize("name", OURS)
+@cases("name", OURS)
 def test_every_part_runs_without_privileges_on_a_read_only_file_system(name: str) -> None:
     service = COMPOSE["services"][name]
     assert service["read_only"] is True
@@ -50,7 +50,7 @@ def test_every_part_runs_without_privileges_on_a_read_only_file_system(name: str
     assert [mount.partition(":")[0] for mount in service["tmpfs"]] == ["/tmp"]
 
 
-@pytest.mark.parametrize("name", OURS)
+@cases("name", OURS)
 def test_every_setting_is_one_and_every_secret_is_a_file_that_is_handed_over(name: str) -> None:
     service = COMPOSE["services"][name]
     files = {variable.file_name: variable for variable in SECRETS}

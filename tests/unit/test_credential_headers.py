@@ -70,7 +70,7 @@ def test_form_says_what_a_credential_is(
     assert finder.find(b"Bearer " + value).kind is kind
 
 
-@pytest.mark.parametrize("key", KEYS)
+@cases("key", KEYS)
 def test_key_may_come_in_the_header_for_keys_or_with_their_scheme(key: bytes) -> None:
     wanted = (CredentialKind.API_KEY, key)
     for found in (
@@ -144,7 +144,7 @@ def test_metrics_name_no_scheme_that_is_not_accepted() -> None:
     assert BEARER_ALONE.label(b"Bearer acme_x") == "token"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("claimed", "header", "wanted"),
     [
         (None, None, None),

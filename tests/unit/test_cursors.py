@@ -25,9 +25,7 @@ def packed(content: object) -> str:
     return base64.urlsafe_b64encode(msgspec.msgpack.encode(content)).rstrip(b"=").decode()
 
 
-@pytest.mark.parametrize(
-    "position", [Position(0, ""), Position(-1, "é"), Position(2**62 - 1, "proj_1")]
-)
+@cases("position", [Position(0, ""), Position(-1, "é"), Position(2**62 - 1, "proj_1")])
 def test_position_comes_back(position: Position) -> None:
     assert decode_cursor(encode_cursor(position)) == position
 
@@ -80,7 +78,7 @@ def test_time_that_no_calendar_has_is_refused(micros: int) -> None:
         window_after(5, encode_cursor(Position(micros, "x")))
 
 
-@pytest.mark.parametrize(("rows", "shown", "more"), [(0, 0, False), (2, 2, False), (3, 2, True)])
+@cases(("rows", "shown", "more"), [(0, 0, False), (2, 2, False), (3, 2, True)])
 def test_page_has_a_cursor_only_if_more_follows(rows: int, shown: int, more: bool) -> None:
     page = to_page(list(range(rows)), 2, lambda row: Position(row, "x"))
     assert len(page.data) == shown

@@ -51,9 +51,7 @@ def test_interval_is_a_minute_at_most(error: str) -> None:
     assert next_interval(59, error_response(error)) == 60
 
 
-@pytest.mark.parametrize(
-    "error", ["access_denied", "expired_token", "invalid_grant", "invalid_client"]
-)
+@cases("error", ["access_denied", "expired_token", "invalid_grant", "invalid_client"])
 def test_denial_ends_it(error: str) -> None:
     with pytest.raises(CommandError) as caught:
         next_interval(5, error_response(error))

@@ -129,7 +129,7 @@ def test_grant_counts_where_it_gives_more() -> None:
     assert source_of("exports", granted, CATALOG) == "plan"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "detail"),
     [
         ("backups", "The plan catalog has no feature 'backups'."),

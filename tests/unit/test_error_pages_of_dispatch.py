@@ -9,6 +9,7 @@ from tenantry.dashboard.error_pages import ErrorPages
 from tenantry.domain.branding import DEFAULT_BRANDING
 from tenantry.domain.sessions import SessionSecret
 from tenantry.server.asgi_types import HotResponse
+from tests.support.cases import cases
 
 BROWSER = b"text/html,application/xhtml+xml,*/*;q=0.8"
 
@@ -24,7 +25,7 @@ def page_of(
     return ErrorPages(renderer).raw_page_of(scope, status, "an-id")
 
 
-@pytest.mark.parametrize("path", ["/orgs/acme/", "/", "/sign-in/callback"])
+@cases("path", ["/orgs/acme/", "/", "/sign-in/callback"])
 def test_timeout_of_a_page_names_when_to_retry(path: str) -> None:
     page = page_of(path)
     assert page is not None

@@ -64,14 +64,14 @@ def test_route_cannot_need_a_name_that_no_feature_has(name: str) -> None:
         requirement_of(None, "live", name)
 
 
-@pytest.mark.parametrize("lengths", [[64, 64, 64, 61], [10] * 23 + [3], [1] * 127 + [2]])
+@cases("lengths", [[64, 64, 64, 61], [10] * 23 + [3], [1] * 127 + [2]])
 def test_list_of_256_characters_is_whole(lengths: list[int]) -> None:
     names = tuple("f" * length for length in lengths)
     assert len(",".join(names)) == 256
     assert listed(names) == ",".join(names)
 
 
-@pytest.mark.parametrize("lengths", [[64, 64, 64, 62], [10] * 23 + [4], [64] * 100, [1] * 129])
+@cases("lengths", [[64, 64, 64, 62], [10] * 23 + [4], [64] * 100, [1] * 129])
 def test_longer_list_is_cut_at_a_name_and_says_so(lengths: list[int]) -> None:
     names = tuple("f" * length for length in lengths)
     text = listed(names)

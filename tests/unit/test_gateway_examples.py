@@ -58,14 +58,14 @@ def test_nginx_and_caddy_pass_on_the_identity() -> None:
     assert set(copied.lower().split()) == NAMES
 
 
-@pytest.mark.parametrize("config", FORWARD_AUTH.values(), ids=FORWARD_AUTH)
+@cases("config", FORWARD_AUTH.values(), ids=FORWARD_AUTH)
 def test_traefik_forwards_the_identity_and_trusts_no_client_header(config: dict[str, Any]) -> None:
     assert {name.lower() for name in config["authResponseHeaders"]} == NAMES
     assert config["authRequestHeaders"] == ["Authorization", "X-Organization-Id"]
     assert config["trustForwardHeader"] is False
 
 
-@pytest.mark.parametrize("config", EXT_AUTHZ.values(), ids=EXT_AUTHZ)
+@cases("config", EXT_AUTHZ.values(), ids=EXT_AUTHZ)
 def test_envoy_forwards_the_identity_and_fails_closed(config: dict[str, Any]) -> None:
     answer = config["http_service"]["authorization_response"]
     assert {pattern["exact"] for pattern in answer["allowed_upstream_headers"]["patterns"]} == NAMES

@@ -7,6 +7,7 @@ import pytest
 
 from tenantry.domain.errors import PayloadTooLargeError
 from tenantry.server.asgi_types import MAX_BODY, ClientGoneError, HotRequest
+from tests.support.cases import cases
 
 GONE = {"type": "http.disconnect"}
 
@@ -34,12 +35,12 @@ def length(value: bytes) -> tuple[bytes, bytes]:
     return b"content-length", value
 
 
-@pytest.mark.parametrize("bodies", [(b"",), (b"a", b"", b"bc"), (b"x" * MAX_BODY,)])
+@cases("bodies", [(b"",), (b"a", b"", b"bc"), (b"x" * MAX_BODY,)])
 async def test_parts_make_one_body(bodies: tuple[bytes, ...]) -> None:
     assert await request(parts(*bodies)).body() == b"".join(bodies)
 
 
-@pytest.mark.parametrize("said", [(), (length(b"1"),), (length(b"nonsense"),)])
+@cases("said", [(), (length(b"1"),), (length(b"nonsense"),)])
 async def test_body_over_the_limit_is_rejected_for_any_content_length(
     said: tuple[tuple[bytes, bytes], ...],
 ) -> None:

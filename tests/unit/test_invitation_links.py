@@ -3,8 +3,6 @@
 from typing import Final
 from urllib.parse import parse_qs, quote, urlsplit
 
-import pytest
-
 from tenantry.common.logs import redact
 from tenantry.common.secret import Secret
 from tenantry.domain.invitation_links import InvitationLinks
@@ -86,7 +84,7 @@ def test_mails_to_each_unicode_form_of_an_address_are_counted_together() -> None
     assert limit_key("jose\u0301@x.example") == limit_key("jos\u00e9@x.example")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "other"),
     [
         ("ada@straße.example", "ada@xn--strae-oqa.example"),

@@ -1,20 +1,20 @@
 """Names of right-to-left scripts where pages have no markup for them."""
 
-import pytest
 from markupsafe import Markup
 
 from tenantry.dashboard.labels import ShownCatalog, isolated
 from tenantry.domain.plans import parse_catalog
+from tests.support.cases import cases
 
 NAME = "شركة النور"
 
 
-@pytest.mark.parametrize("text", ["", "Acme", "Zürich 2030", "株式会社"])
+@cases("text", ["", "Acme", "Zürich 2030", "株式会社"])
 def test_text_without_right_to_left_letters_stays_as_it_is(text: str) -> None:
     assert isolated(text) == text
 
 
-@pytest.mark.parametrize("text", [NAME, "Acme שלום", "\u202eabc"])
+@cases("text", [NAME, "Acme שלום", "\u202eabc"])
 def test_right_to_left_text_is_isolated(text: str) -> None:
     assert isolated(text) == f"\u2068{text}\u2069"
 

@@ -1,7 +1,5 @@
 """Which issuers are trusted."""
 
-import pytest
-
 from tenantry.domain.issuers import Issuers
 from tests.support.cases import cases
 
@@ -11,7 +9,7 @@ LISTED = Issuers(TEMPLATE, ("a", "b"))
 ANY = Issuers(TEMPLATE, ("*",))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("issuers", "issuer"),
     [
         (ONE, "https://id.example"),

@@ -72,7 +72,7 @@ def test_shown_start_names_its_own_prefix(prefix: str) -> None:
     assert ACME.find_hint(f"{prefix}_test_AbCd") == KeyHint(starts=(f"{prefix}_test_abcd",))
 
 
-@pytest.mark.parametrize("prefix", ["acme", "old0", "svc"])
+@cases("prefix", ["acme", "old0", "svc"])
 def test_secret_with_an_accepted_prefix_belongs_into_no_search(prefix: str) -> None:
     with pytest.raises(ValidationError) as refused:
         ACME.check_search(f"{prefix}_live_" + "a" * 22)
@@ -80,7 +80,7 @@ def test_secret_with_an_accepted_prefix_belongs_into_no_search(prefix: str) -> N
     ACME.check_search(f"{prefix}_live_AbCd...WxYz")
 
 
-@pytest.mark.parametrize("prefix", ["acme", "old0", "svc"])
+@cases("prefix", ["acme", "old0", "svc"])
 def test_search_keeps_only_the_shown_characters_of_a_secret(prefix: str) -> None:
     shown = f"{prefix}_test_AbCd...WxYz"
     assert ACME.without_secret(f"{prefix}_test_AbCd{'a' * 41}WxYz") == shown

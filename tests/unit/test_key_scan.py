@@ -71,7 +71,7 @@ def test_report_shows_only_the_first_and_last_characters() -> None:
     ]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
+@cases("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
 def test_key_with_any_prefix_is_found_where_it_begins(encoding: str) -> None:
     for prefix, before in itertools.product(
         ("ab", "acme", "0123456789abcdef"),
@@ -101,7 +101,7 @@ def test_key_inside_the_start_of_a_lookalike_is_found() -> None:
     assert places(b"svc_live_" + b"A" * 46 + KEY.encode()) == [(1, 56)]
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
+@cases("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
 def test_key_in_utf_16_is_found(encoding: str) -> None:
     assert [line for line, _ in places(f"first\nkey: {KEY}\n".encode(encoding))] == [2]
 
@@ -146,10 +146,8 @@ def test_utf_16_key_across_two_blocks_is_found() -> None:
     assert len(places(b"\0b" * (BLOCK // 2 - 20) + KEY.encode("utf-16-be"))) == 1
 
 
-@pytest.mark.parametrize(
-    "line", [f"{KEY} # tenantry:allow", f"/* tenantry:allow */ {KEY} {TEST_KEY}"]
-)
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@cases("line", [f"{KEY} # tenantry:allow", f"/* tenantry:allow */ {KEY} {TEST_KEY}"])
+@cases("encoding", ["utf-8", "utf-16"])
 def test_allow_mark_skips_its_line(line: str, encoding: str) -> None:
     assert len(places(f"{line}\n{KEY}\n".encode(encoding))) == 1
 

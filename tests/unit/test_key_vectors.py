@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pytest
-
 from tenantry.domain.api_keys import DEFAULT_FORMAT, Pepper
 from tenantry.domain.permissions import Mode
+from tests.support.cases import cases
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "reference" / "api-key-format.md").read_text(
     "utf-8"
@@ -41,12 +40,12 @@ def test_there_are_three_vectors_of_both_modes() -> None:
     assert {vector.mode for vector in VECTORS} == set(Mode)
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.secret)
+@cases("vector", VECTORS, ids=lambda vector: vector.secret)
 def test_the_secret_is_made_of_the_random_bytes(vector: Vector) -> None:
     assert DEFAULT_FORMAT.compose(vector.mode, vector.random) == vector.secret
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.secret)
+@cases("vector", VECTORS, ids=lambda vector: vector.secret)
 def test_the_digest_is_that_of_the_secret(vector: Vector) -> None:
     assert Pepper(_pepper()).digest(vector.secret.encode()) == vector.digest
 

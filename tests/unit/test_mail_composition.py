@@ -108,8 +108,8 @@ def test_without_an_address_there_is_no_link(subtype: str) -> None:
     assert "None" not in text
 
 
-@pytest.mark.parametrize("subtype", ["plain", "html"])
-@pytest.mark.parametrize("missing", [{"amount_due": None}, {"currency": None}])
+@cases("subtype", ["plain", "html"])
+@cases("missing", [{"amount_due": None}, {"currency": None}])
 def test_mail_without_an_amount(subtype: str, missing: dict[str, None]) -> None:
     text = body(on_arrival(mail(**missing)), subtype)
     assert "Remaining" not in text
@@ -140,9 +140,7 @@ def test_a_name_cannot_add_headers(name: str) -> None:
     assert 'Organization: "Acme Bcc: evil[at]example[.]com"' in body(message, "plain").splitlines()
 
 
-@pytest.mark.parametrize(
-    "name", ["Jörg & Söhne", "日本 商事 " * 6 + "X", "\U0001f600 " * 20 + "X", "a" * 60]
-)
+@cases("name", ["Jörg & Söhne", "日本 商事 " * 6 + "X", "\U0001f600 " * 20 + "X", "a" * 60])
 def test_names_arrive_as_they_are(name: str) -> None:
     assert (
         f'Organization: "{name}"' in body(on_arrival(mail(tenant_name=name)), "plain").splitlines()

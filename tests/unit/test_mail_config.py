@@ -26,9 +26,7 @@ def test_a_plus_stays_a_plus() -> None:
     assert parse_smtp_url("smtp://a+b:c+d@h", SENDER).username == "a+b"
 
 
-@pytest.mark.parametrize(
-    ("url", "port"), [("smtp://h", 587), ("smtps://h", 465), ("smtp://h/", 587)]
-)
+@cases(("url", "port"), [("smtp://h", 587), ("smtps://h", 465), ("smtp://h/", 587)])
 def test_the_port_defaults_to_the_scheme_s(url: str, port: int) -> None:
     assert parse_smtp_url(url, SENDER).port == port
 
@@ -75,9 +73,7 @@ def test_anything_else_is_refused(url: str) -> None:
         parse_smtp_url(url, SENDER)
 
 
-@pytest.mark.parametrize(
-    "url", ["smtp://user:hunter2/x@h", "smtp://user:#hunter2@h", "smtp://user:hunter2%ff@h"]
-)
+@cases("url", ["smtp://user:hunter2/x@h", "smtp://user:#hunter2@h", "smtp://user:hunter2%ff@h"])
 def test_the_refusal_does_not_repeat_the_password(url: str) -> None:
     with pytest.raises(ValueError, match="mail server's") as caught:
         parse_smtp_url(url, SENDER)

@@ -44,7 +44,7 @@ def test_user_gives_and_manages_only_what_the_role_gives() -> None:
             check_may_manage(lead, role)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "after"), [(ADMIN, SUPPORT), (SUPPORT, BOOKKEEPER), (MEMBER, LEAD), (GONE, MEMBER)]
 )
 def test_role_gives_both_the_former_and_the_new_role_of_a_changed_member(

@@ -3,9 +3,8 @@
 import subprocess
 import sys
 
-import pytest
-
 from tenantry.common.process import RESERVED_FILES
+from tests.support.cases import cases
 
 TOLD = """
 import resource
@@ -15,7 +14,7 @@ print(allow_connections({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 """
 
 
-@pytest.mark.parametrize(
+@cases(
     ("soft", "hard", "wanted", "given", "files"),
     [
         (1000, 2000, 500, 500, 1000),

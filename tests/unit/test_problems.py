@@ -121,7 +121,7 @@ def test_missing_credential_is_challenged_without_an_error() -> None:
     assert challenge(errors.MissingCredentialError("x")) == b'Bearer realm="api"'
 
 
-@pytest.mark.parametrize(
+@cases(
     "kind",
     [
         errors.InvalidCredentialError,
@@ -148,9 +148,7 @@ def test_no_other_refusal_is_challenged(kind: type[DomainError]) -> None:
         assert challenge(kind("x")) is None
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in STATUSES if STATUSES[kind] is HTTPStatus.SERVICE_UNAVAILABLE]
-)
+@cases("kind", [kind for kind in STATUSES if STATUSES[kind] is HTTPStatus.SERVICE_UNAVAILABLE])
 def test_outage_has_retry_after(kind: type[DomainError]) -> None:
     assert headers_of(refuse_domain_error(kind("x"), "r"))[b"retry-after"] == b"1"
 

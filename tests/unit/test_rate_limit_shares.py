@@ -2,8 +2,6 @@
 back.
 """
 
-import pytest
-
 from tenantry.domain.rate_limits import (
     SLOTS,
     WINDOW,
@@ -50,7 +48,7 @@ def test_waiting_requests_are_combined() -> None:
     assert wanted_by(share_of(600), NOW, demand=64) == 64
 
 
-@pytest.mark.parametrize(("left", "wanted"), [(0, 18), (3, 15), (14, 1)])
+@cases(("left", "wanted"), [(0, 18), (3, 15), (14, 1)])
 def test_share_is_a_quarter_larger_than_the_former_use(left: int, wanted: int) -> None:
     share = share_of(10_000)
     assert [wanted_by(share, NOW) for _ in range(4)] == [1, 2, 4, 8]

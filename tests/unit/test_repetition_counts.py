@@ -18,6 +18,7 @@ from tenantry.server.repeated_items import (
     has_too_many_fields,
     has_too_many_segments,
 )
+from tests.support.cases import cases
 
 SECRET = "whsec_of_this_test_0123456789"
 
@@ -45,7 +46,7 @@ def test_members_of_a_body() -> None:
     assert caught.value.faults == (("body", "has more than 4096 members and list items"),)
 
 
-@pytest.mark.parametrize("separator", [b",", b";", b"\\"])
+@cases("separator", [b",", b";", b"\\"])
 def test_items_of_all_headers_count_together(separator: bytes) -> None:
     half = (b"a" + separator) * (MAX_LIST_ITEMS // 2 - 1)
     check_items([(b"accept", half), (b"cookie", half)])

@@ -1,9 +1,8 @@
 """The shares of a tenant's quota that one process reserves."""
 
-import pytest
-
 from tenantry.domain.entitlements import Usage, UsagePeriod
 from tenantry.domain.request_quotas import IDLE_SECONDS, QuotaShare
+from tests.support.cases import cases
 
 PERIOD = UsagePeriod(0, 1000)
 NEXT = UsagePeriod(1000, 2000)
@@ -78,7 +77,7 @@ def test_lowered_quota_reserves_nothing() -> None:
     assert reserve(QuotaShare(10), 25, 1) == 0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("second", "is_idle"),
     [(7, False), (7 + IDLE_SECONDS - 1, False), (7 + IDLE_SECONDS, True), (6, True)],
 )

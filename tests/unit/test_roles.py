@@ -122,7 +122,7 @@ def test_unknown_role_is_member_and_noticed(claim: Any) -> None:
     assert role_claim({"org_role": claim}, CONFIG) == RoleClaim(BuiltInRole.MEMBER, known=False)
 
 
-@pytest.mark.parametrize("members", [{}, {"org_role": None}, {"org_role": ""}, {"org_role": []}])
+@cases("members", [{}, {"org_role": None}, {"org_role": ""}, {"org_role": []}])
 def test_absent_role_is_none(members: dict[str, Any]) -> None:
     assert role_claim(members, CONFIG) == RoleClaim(None)
 
@@ -159,7 +159,7 @@ def test_role_of_the_catalog_is_unknown_without_it() -> None:
     assert role_claim({"org_role": "lead"}, CONFIG) == RoleClaim(BuiltInRole.MEMBER, known=False)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("role", "scopes", "level"),
     [
         (OWNER, ("*:*",), AccessLevel.OWNER),
@@ -173,9 +173,7 @@ def test_role_grants_its_scopes_and_level(
     assert role_grants(role, ()) == (scopes, level)
 
 
-@pytest.mark.parametrize(
-    "entries", [("openid", "profile", "email"), ("offline_access",), ("OWNER",)]
-)
+@cases("entries", [("openid", "profile", "email"), ("offline_access",), ("OWNER",)])
 def test_foreign_scopes_do_not_narrow(entries: tuple[str, ...]) -> None:
     assert role_grants(OWNER, entries) == (("*:*",), AccessLevel.OWNER)
 

@@ -103,7 +103,7 @@ def test_empty_secret_is_missing(name: str, value: str) -> None:
     assert faults_of(**{name: value}) == [f"{name}: is missing"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "shortest"),
     [
         ("PROVIDER_WEBHOOK_SECRET", 16),
@@ -170,7 +170,7 @@ def test_known_default_behind_the_prefix_of_webhook_secrets_is_refused() -> None
     )
 
 
-@pytest.mark.parametrize("name", ["PROVIDER_SECRET_KEY", "OIDC_CLIENT_SECRET", "OPERATOR_TOKEN"])
+@cases("name", ["PROVIDER_SECRET_KEY", "OIDC_CLIENT_SECRET", "OPERATOR_TOKEN"])
 def test_placeholder_is_no_secret(name: str) -> None:
     [fault] = faults_of(**{name: "sk_test_..."})
     assert fault.startswith(f"{name}: is a placeholder of an example")
@@ -323,7 +323,7 @@ def test_flags_are_read() -> None:
     assert settings.billing.checkout_reference_links
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "choices"),
     [
         ("LOG_FORMAT", "console, json"),
@@ -434,7 +434,7 @@ def test_prefixes_of_keys_are_checked_one_by_one() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["X-API-Key", "apikey", "Ocp-Apim-Subscription-Key", "X"])
+@cases("name", ["X-API-Key", "apikey", "Ocp-Apim-Subscription-Key", "X"])
 def test_any_other_header_may_be_that_for_keys(name: str) -> None:
     assert loaded().credentials.api_key_header is None
     assert loaded(API_KEY_HEADER=name).credentials.api_key_header == name

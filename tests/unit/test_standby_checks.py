@@ -1,7 +1,5 @@
 """Which answers of standbys count, and how long a change waits for standbys."""
 
-import pytest
-
 from tenantry.domain.standby_checks import (
     CHANGE_WAIT,
     EXTENSION_INTERVAL,
@@ -128,7 +126,7 @@ def test_a_change_waits_until_each_registered_standby_has_replayed_it() -> None:
     assert not have_replayed(["a", "b"], shown, 100)
 
 
-@pytest.mark.parametrize(
+@cases(
     "shown",
     [
         [],

@@ -45,7 +45,7 @@ def test_a_column(kind: ParameterType[object], values: object, dumped: str) -> N
     assert kind.dump(values).hex() == dumped.replace(" ", "")
 
 
-@pytest.mark.parametrize("length", [0, 8191, 8192, 100_000])
+@cases("length", [0, 8191, 8192, 100_000])
 def test_an_item_of_any_length(length: int) -> None:
     assert statements.BLOBS.dump([b"x" * length])[20:24] == length.to_bytes(4, "big")
 

@@ -3,9 +3,8 @@
 import re
 from typing import Final
 
-import pytest
-
 from tenantry.settings import SECRETS, SETTINGS
+from tests.support.cases import cases
 from tests.support.installed import ROOT
 
 FOLDER: Final = ROOT / "examples" / "systemd"
@@ -20,7 +19,7 @@ def test_the_environment_file_has_settings_that_are_no_secrets() -> None:
     assert set(named) <= {setting.name for setting in SETTINGS.values() if not setting.is_secret}
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@cases("unit", UNITS)
 def test_each_secret_of_a_unit_is_a_credential_of_it(unit: str) -> None:
     text = (FOLDER / unit).read_text()
     credentials = dict(re.findall(r"^LoadCredential=(\w+):(\S+)$", text, re.MULTILINE))

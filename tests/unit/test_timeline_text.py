@@ -97,7 +97,7 @@ def test_piped_text_is_plain_and_not_wrapped() -> None:
     assert "\x1b" not in "".join(lines)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("entries", "earlier", "events", "counted"),
     [
         (1, 0, 1, "1 event"),
@@ -112,7 +112,7 @@ def test_events_are_counted_as_they_are_listed(
     assert shown.splitlines()[-1] == f"The fold of {counted} gives just that."
 
 
-@pytest.mark.parametrize("width", [24, 40, 80])
+@cases("width", [24, 40, 80])
 def test_text_wraps_at_the_width_of_the_terminal(width: int) -> None:
     shown = text(explanation(), width=width, force_terminal=True, no_color=True, color_system=None)
     assert max(cell_len(line) for line in shown.splitlines()) <= width

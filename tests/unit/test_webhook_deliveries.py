@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
-import pytest
 
 from tenantry.domain.outbound_events import ALL_TYPES, OutboundEvent, event_id, version_of
 from tenantry.domain.webhook_deliveries import (
@@ -39,7 +38,7 @@ def test_there_are_eight_attempts() -> None:
     assert next_attempt(8, NOW) is None
 
 
-@pytest.mark.parametrize(("asked", "given"), [(0, 0), (30, 30), (3600, 3600), (86400, 3600)])
+@cases(("asked", "given"), [(0, 0), (30, 30), (3600, 3600), (86400, 3600)])
 def test_a_pause_lasts_as_long_as_asked_up_to_an_hour(asked: int, given: int) -> None:
     assert pause_until(timedelta(seconds=asked), NOW) == NOW + timedelta(seconds=given)
 

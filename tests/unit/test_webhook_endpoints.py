@@ -64,7 +64,7 @@ def test_endpoints_of_the_guide() -> None:
     assert (app.allow_private, crm.allow_private) == (False, True)
 
 
-@pytest.mark.parametrize(
+@cases(
     "url",
     ["http://app.internal:8080/", "http://10.0.0.1/", "https://[::1]/", "https://169.254.169.254/"],
 )
@@ -115,7 +115,7 @@ def test_name_of_a_faulty_form(name: str) -> None:
     assert "name must be 1 to 64 letters, digits, '_' and '-'" in fault
 
 
-@pytest.mark.parametrize(
+@cases(
     ("types", "fault"),
     [
         ("[]", "types must name at least one type of event, such as 'tenant.*'"),
@@ -128,7 +128,7 @@ def test_faulty_types(types: str, fault: str) -> None:
     assert faults_of(entry(types=types)) == [f"webhook 'app': {fault}"]
 
 
-@pytest.mark.parametrize("size", [24, 32, 64])
+@cases("size", [24, 32, 64])
 def test_secret_of_a_valid_length(size: int) -> None:
     assert len(endpoints(entry(secrets=f'["{secret_of(size)}"]'))) == 1
 

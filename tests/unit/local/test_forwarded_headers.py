@@ -78,7 +78,7 @@ def test_headers_of_the_relay_and_of_the_connection_are_rejected(name: str) -> N
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [SECRET, f"X-A: {SECRET}\x01", f"X A: {SECRET}"])
+@cases("text", [SECRET, f"X-A: {SECRET}\x01", f"X A: {SECRET}"])
 def test_messages_repeat_no_values(text: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         parse_headers([text])

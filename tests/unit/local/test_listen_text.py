@@ -6,7 +6,6 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -69,7 +68,7 @@ def test_pipe_gets_one_plain_line_per_attempt() -> None:
     assert lines[3].endswith("  (no text); trying again")
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
+@cases("width", [40, 80, 120])
 def test_terminal_lines_fit_and_are_colored(width: int) -> None:
     shown = text(attempt(), REFUSED, width=width, force_terminal=True, color_system="standard")
     assert "\x1b[32m200" in shown

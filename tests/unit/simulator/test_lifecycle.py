@@ -21,6 +21,7 @@ from tenantry_devkit.simulator import (
     render_event,
 )
 from tenantry_devkit.simulator.objects import PauseBehavior
+from tests.support.cases import cases
 from tests.support.simulator import DAY, START, a_simulator, types
 
 CREATED = "customer.subscription.created"
@@ -328,7 +329,7 @@ async def test_paused_subscription_ends_at_its_moment_of_cancellation() -> None:
     assert await passed(sim, days=6) == [DELETED]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("behavior", "event_types", "status"),
     [
         ("void", ["invoice.finalized", "invoice.voided"], "void"),

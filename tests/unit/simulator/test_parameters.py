@@ -95,7 +95,7 @@ def test_pages(query: str, expected: list[str], has_more: bool) -> None:
     assert ids(query) == (expected, has_more)
 
 
-@pytest.mark.parametrize(
+@cases(
     "query", ["limit=0", "limit=101", "starting_after=t99", "starting_after=t1&ending_before=t2"]
 )
 def test_invalid_page_parameters(query: str) -> None:

@@ -49,7 +49,7 @@ def decoded(event: ProviderEvent, version: str) -> BillingEvent:
     return decode_event(event_body(event, version), arrived=0, make_up_id=str)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("version", "shape"),
     [
         ("2020-08-27", Shape.OLD),
