@@ -10,6 +10,8 @@ from tests.support.billing import Subscriber
 from tests.support.facts import ANY, EACH
 from tests.support.truth import World, drifted, running_world
 
+CASES = [(True, "all"), (True, "former"), (False, "former"), (False, "present")]
+"""Whether the other tenant has a customer, and which tenants are compared."""
 OVER = ("free", "canceled")
 PAID = ("pro", "active")
 
@@ -20,31 +22,48 @@ async def lost_move(world: World, *, with_customer: bool) -> tuple[Subscriber, S
         await world.subscriber("price_pro"),
         await world.subscriber(linked=with_customer),
     )
-    assert (await world.compare()).drifted == ()
+    assert await world.compare_one(former) is None
     async with world.losing_deliveries():
         world.simulator.set_metadata(world.subscription(former), {"orgId": present.id})
     return former, present
 
 
 @pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "each"])
-@pytest.mark.parametrize("with_customer", [True, False], ids=["customer", "no-customer"])
-@pytest.mark.parametrize("named", ["all", "former", "present"])
 async def test_both_tenants_of_a_lost_move_are_right_after_one_run(
-    conninfo: str, policy: BillingPolicy, with_customer: bool, named: str
+    conninfo: str, policy: BillingPolicy
 ) -> None:
     async with running_world(conninfo, policy=policy) as world:
-        former, present = await lost_move(world, with_customer=with_customer)
-        selected = {"all": [], "former": [former], "present": [present]}[named]
-        looked = await world.compare(*selected, dry_run=True)
-        assert drifted(looked) == sorted([former.id, present.id])
-        assert await world.provider.state(former) == PAID
-        found = await world.compare(*selected)
-        assert drifted(found) == sorted([former.id, present.id])
-        states = [await world.provider.state(each) for each in (former, present)]
-        assert states == [OVER, PAID]
-        for again in ([], [former], [present]):
-            assert (await world.compare(*again)).drifted == ()
-        assert [await world.provider.state(each) for each in (former, present)] == [OVER, PAID]
+        for with_customer, named in CASES:
+            case = f"{with_customer=}, {named=}"
+            former, present = await lost_move(world, with_customer=with_customer)
+            selected = {"all": [], "former": [former], "present": [present]}[named]
+            looked = await world.compare(*selected, dry_run=True)
+            assert drifted(looked) == sorted([former.id, present.id]), case
+            assert await world.provider.state(former) == PAID, case
+            found = await world.compare(*selected)
+            assert drifted(found) == sorted([former.id, present.id]), case
+            assert await states(world, former, present) == [OVER, PAID], case
+            for again in (former, present):
+                assert await world.compare_one(again) is None, case
+            assert await states(world, former, present) == [OVER, PAID], case
+        assert (await world.compare()).drifted == ()
+
+
+async def states(world: World, *subscribers: Subscriber) -> list[tuple[str, str]]:
+    return [await world.provider.state(each) for each in subscribers]
+
+
+async def test_comparison_leaves_a_subscription_with_the_tenant_that_its_metadata_name(
+    conninfo: str,
+) -> None:
+    async with running_world(conninfo, policy=EACH) as world:
+        former, present = await world.subscriber("price_pro"), await world.subscriber()
+        world.simulator.set_metadata(world.subscription(former), {"orgId": present.id})
+        await world.passes(minutes=1)
+        for _ in range(2):
+            assert (await world.compare()).drifted == ()
+            assert await world.provider.state(former) == ("free", "canceled")
+            assert await world.provider.state(present) == ("pro", "active")
 
 
 async def test_a_lost_move_and_the_lost_payments_after_it_are_right_after_a_backfill(

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -16,21 +16,44 @@ from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
+from tests.support.emptying import SharedDatabase
 from tests.support.events import NOW
 from tests.support.facts import EACH
+from tests.support.issuer import NOW as ISSUER_NOW
 from tests.support.patience import patient_database
+from tests.support.postgres import PostgresServer
 from tests.support.replays import replay_one
-from tests.support.service import running_service
-from tests.support.truth import running_world
+from tests.support.service import Service, running_service
 
+SOME_ORDERS: Final = [(0, 1, 2), (2, 1, 0)]
+"""`test_moved_subscriptions` delivers the same histories in every order."""
 OLD = {"subscription_id": "sub_old", "subscription_created": NOW - 100}
 NEW = {"subscription_id": "sub_new", "subscription_created": NOW - 50, "price": "price_business"}
 
 
+@pytest.fixture(scope="module")
+async def service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
+    async with running_service(shared_database.conninfo, SUBSCRIPTIONS="each") as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+async def any_service(postgres: PostgresServer) -> AsyncIterator[Service]:
+    """With `SUBSCRIPTIONS=any`, before the setting changes."""
+    with postgres.database() as conninfo:
+        async with running_service(conninfo) as service:
+            yield service
+
+
 @pytest.fixture
-async def provider(conninfo: str) -> AsyncIterator[Provider]:
-    async with running_service(conninfo, SUBSCRIPTIONS="each") as service:
-        yield Provider(service)
+def provider(emptied_service: Service) -> Provider:
+    emptied_service.clock.now = ISSUER_NOW
+    return Provider(emptied_service)
+
+
+@pytest.fixture
+def former_provider(any_service: Service) -> Provider:
+    return Provider(any_service)
 
 
 def of(subscriber: Subscriber, **facts: Any) -> dict[str, Any]:
@@ -108,29 +131,28 @@ async def test_table_of_subscriptions_has_their_facts(provider: Provider) -> Non
     assert row["items"] == [{**of_item, "period_end": period_end, "period_start": NOW}]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"status": "unpaid"},
-        {"cancel_at_period_end": True},
-        {"trial_end": NOW + 7},
-        {"pause_collection": {"behavior": "void"}},
-        {"cancel_at": NOW + 8},
-        {"created": NOW - 51},
-        {},
-    ],
-)
-async def test_what_the_next_event_of_a_subscription_changes_is_stored(
-    provider: Provider, change: dict[str, Any]
-) -> None:
+CHANGES: Final[list[dict[str, Any]]] = [
+    {"status": "unpaid"},
+    {"cancel_at_period_end": True},
+    {"trial_end": NOW + 7},
+    {"pause_collection": {"behavior": "void"}},
+    {"cancel_at": NOW + 8},
+    {"created": NOW - 51},
+    {},
+]
+
+
+async def test_what_the_next_event_of_a_subscription_changes_is_stored(provider: Provider) -> None:
     subscriber = await provider.subscriber()
-    following = events.updated(**of(subscriber, **NEW), created=NOW + 60)
-    following["data"]["object"] |= change
-    await provider.send(events.updated(**of(subscriber, **NEW), created=NOW), following)
+    for number, change in enumerate(CHANGES):
+        names = of(subscriber, **NEW | {"subscription_id": f"sub_{number}"})
+        following = events.updated(**names, created=NOW + 60)
+        following["data"]["object"] |= change
+        await provider.send(events.updated(**names, created=NOW), following)
     assert (await replay_one(provider, subscriber, policy=EACH)).is_right
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("order", SOME_ORDERS)
 async def test_failed_payment_of_a_customer_without_a_link_reaches_the_tenant_by_its_subscription(
     provider: Provider, order: tuple[int, ...]
 ) -> None:
@@ -156,7 +178,7 @@ async def test_failed_payment_of_a_customer_without_a_link_reaches_the_tenant_by
     assert (await replay_one(provider, subscriber, policy=EACH)).is_right
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("order", SOME_ORDERS)
 async def test_of_two_tenants_with_one_customer_each_has_its_own_invoices(
     provider: Provider, order: tuple[int, ...]
 ) -> None:
@@ -227,72 +249,68 @@ async def test_access_in_grace_ends_without_a_further_event(provider: Provider) 
 
 
 async def test_rebuild_after_a_change_of_the_setting_finds_subscriptions_that_have_moved(
-    conninfo: str,
+    former_provider: Provider,
 ) -> None:
-    async with running_service(conninfo) as service:
-        provider = Provider(service)
-        former, present = await provider.subscriber(), await provider.subscriber()
-        subscription: dict[str, Any] = {
-            "customer": former.customer,
-            "subscription_id": f"sub_{former.id}",
-        }
-        await provider.send(
-            events.updated(org=former.id, **subscription, created=NOW),
-            events.updated(org=present.id, **subscription, created=NOW + 60),
-        )
-        for subscriber in (former, present):
-            await replay_one(provider, subscriber, policy=EACH)
-        assert await provider.state(former) == ("free", "canceled")
-        assert await provider.state(present) == ("pro", "active")
+    former, present = await former_provider.subscriber(), await former_provider.subscriber()
+    subscription: dict[str, Any] = {
+        "customer": former.customer,
+        "subscription_id": f"sub_{former.id}",
+    }
+    await former_provider.send(
+        events.updated(org=former.id, **subscription, created=NOW),
+        events.updated(org=present.id, **subscription, created=NOW + 60),
+    )
+    for subscriber in (former, present):
+        await replay_one(former_provider, subscriber, policy=EACH)
+    assert await former_provider.state(former) == ("free", "canceled")
+    assert await former_provider.state(present) == ("pro", "active")
 
 
 @pytest.mark.parametrize("is_linked_elsewhere", [False, True])
 async def test_rebuild_applies_an_invoice_that_waits_for_a_subscription_that_is_known(
-    conninfo: str, *, is_linked_elsewhere: bool
+    former_provider: Provider, *, is_linked_elsewhere: bool
 ) -> None:
-    async with running_service(conninfo) as service:
-        provider = Provider(service)
-        subscriber, other = await provider.subscriber(), await provider.subscriber()
-        second: dict[str, Any] = {
-            "customer": f"{subscriber.customer}_second",
-            "subscription_id": f"sub_{subscriber.id}",
-        }
-        failure = events.failed(**second, created=NOW + 1)
-        await provider.send(events.updated(org=subscriber.id, **second, created=NOW), failure)
-        assert await provider.state(subscriber) == ("pro", "active")
-        if is_linked_elsewhere:
-            await rows(
-                conninfo,
-                "INSERT INTO customers (id, tenant_id, linked_by) VALUES (%s, %s, 'operator')",
-                second["customer"],
-                other.id,
-            )
-        checked = await replay_one(provider, subscriber, policy=EACH)
-        assert (checked.parked, checked.repaired) == (1, True)
-        assert failure["id"] in await provider.ledger(subscriber)
-        assert await provider.state(subscriber) == ("pro", "past_due")
-        for each in (subscriber, other):
-            assert (await replay_one(provider, each, policy=EACH)).is_right
+    subscriber, other = await former_provider.subscriber(), await former_provider.subscriber()
+    second: dict[str, Any] = {
+        "customer": f"{subscriber.customer}_second",
+        "subscription_id": f"sub_{subscriber.id}",
+    }
+    failure = events.failed(**second, created=NOW + 1)
+    await former_provider.send(events.updated(org=subscriber.id, **second, created=NOW), failure)
+    assert await former_provider.state(subscriber) == ("pro", "active")
+    if is_linked_elsewhere:
+        await rows(
+            former_provider.service.conninfo,
+            "INSERT INTO customers (id, tenant_id, linked_by) VALUES (%s, %s, 'operator')",
+            second["customer"],
+            other.id,
+        )
+    checked = await replay_one(former_provider, subscriber, policy=EACH)
+    assert (checked.parked, checked.repaired) == (1, True)
+    assert failure["id"] in await former_provider.ledger(subscriber)
+    assert await former_provider.state(subscriber) == ("pro", "past_due")
+    for each in (subscriber, other):
+        assert (await replay_one(former_provider, each, policy=EACH)).is_right
 
 
 async def test_rebuild_applies_an_invoice_without_a_customer_of_the_current_subscription(
-    conninfo: str,
+    former_provider: Provider,
 ) -> None:
-    async with running_service(conninfo) as service:
-        provider = Provider(service)
-        subscriber = await provider.subscriber()
-        subscription = {"subscription_id": f"sub_{subscriber.id}"}
-        failure = events.failed(customer=None, **subscription, created=NOW + 1)
-        await provider.send(events.updated(**of(subscriber, **subscription), created=NOW), failure)
-        await rows(
-            conninfo,
-            "UPDATE billing_events SET outcome = 'parked', tenant_id = NULL WHERE id = %s",
-            failure["id"],
-        )
-        checked = await replay_one(provider, subscriber)
-        assert (checked.parked, checked.repaired) == (1, True)
-        assert failure["id"] in await provider.ledger(subscriber)
-        assert (await replay_one(provider, subscriber)).is_right
+    subscriber = await former_provider.subscriber()
+    subscription = {"subscription_id": f"sub_{subscriber.id}"}
+    failure = events.failed(customer=None, **subscription, created=NOW + 1)
+    await former_provider.send(
+        events.updated(**of(subscriber, **subscription), created=NOW), failure
+    )
+    await rows(
+        former_provider.service.conninfo,
+        "UPDATE billing_events SET outcome = 'parked', tenant_id = NULL WHERE id = %s",
+        failure["id"],
+    )
+    checked = await replay_one(former_provider, subscriber)
+    assert (checked.parked, checked.repaired) == (1, True)
+    assert failure["id"] in await former_provider.ledger(subscriber)
+    assert (await replay_one(former_provider, subscriber)).is_right
 
 
 async def test_pause_ends_access_with_the_period_in_which_it_began(provider: Provider) -> None:
@@ -345,19 +363,6 @@ async def test_customer_of_a_living_tenant_stays(provider: Provider) -> None:
     assert (answer.status_code, answer.json()["code"]) == (409, "customer_taken")
 
 
-async def test_comparison_leaves_a_subscription_with_the_tenant_that_its_metadata_name(
-    conninfo: str,
-) -> None:
-    async with running_world(conninfo, policy=EACH) as world:
-        former, present = await world.subscriber("price_pro"), await world.subscriber()
-        world.simulator.set_metadata(world.subscription(former), {"orgId": present.id})
-        await world.passes(minutes=1)
-        for _ in range(2):
-            assert (await world.compare()).drifted == ()
-            assert await world.provider.state(former) == ("free", "canceled")
-            assert await world.provider.state(present) == ("pro", "active")
-
-
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "in one batch"])
 async def test_invoice_before_the_first_event_of_its_subscription_ends_at_its_tenant(
     provider: Provider, together: bool
@@ -406,12 +411,12 @@ async def test_failed_payment_that_waits_for_its_subscription_counts_when_the_te
 
 
 async def test_checkout_after_a_change_of_the_setting_leaves_the_subscription(
-    conninfo: str,
+    former_provider: Provider,
 ) -> None:
-    async with running_service(conninfo) as before:
-        subscriber = await Provider(before).subscriber()
-        names = of(subscriber, subscription_id=f"sub_{subscriber.id}")
-        await Provider(before).send(events.updated(**names, price="price_business"))
+    subscriber = await former_provider.subscriber()
+    names = of(subscriber, subscription_id=f"sub_{subscriber.id}")
+    await former_provider.send(events.updated(**names, price="price_business"))
+    conninfo = former_provider.service.conninfo
     async with running_service(conninfo, SUBSCRIPTIONS="each") as after:
         provider = Provider(after)
         attempt = of(
@@ -426,32 +431,30 @@ async def test_checkout_after_a_change_of_the_setting_leaves_the_subscription(
         assert await provider.state(subscriber) == ("business", "active")
 
 
-async def test_two_processes_leave_a_subscription_with_one_tenant(conninfo: str) -> None:
+async def test_two_processes_leave_a_subscription_with_one_tenant(provider: Provider) -> None:
     """Its newest event names one tenant, while an older one of another tenant is handled at the
     same time.
     """
-    async with (
-        running_service(conninfo, SUBSCRIPTIONS="each") as one,
-        running_service(conninfo, SUBSCRIPTIONS="each") as two,
-    ):
-        first, second = Provider(one), Provider(two)
-        former, present = await first.subscriber(), await first.subscriber()
+    conninfo = provider.service.conninfo
+    async with running_service(conninfo, SUBSCRIPTIONS="each") as other_process:
+        second = Provider(other_process)
+        former, present = await provider.subscriber(), await provider.subscriber()
         for number in range(12):
             subscription: dict[str, Any] = {
                 "customer": former.customer,
                 "subscription_id": f"sub_{former.id}_{number}",
             }
-            await first.send(events.updated(org=former.id, **subscription, created=NOW))
+            await provider.send(events.updated(org=former.id, **subscription, created=NOW))
             await asyncio.gather(
-                first.deliver_together(
+                provider.deliver_together(
                     [events.updated(org=present.id, **subscription, created=NOW + 20)]
                 ),
                 second.deliver_together(
                     [events.updated(org=former.id, **subscription, created=NOW + 10)]
                 ),
             )
-        holders = "SELECT DISTINCT tenant_id FROM subscriptions WHERE moved_at IS NULL"
-        assert await rows(conninfo, holders) == [{"tenant_id": present.id}]
+    holders = "SELECT DISTINCT tenant_id FROM subscriptions WHERE moved_at IS NULL"
+    assert await rows(conninfo, holders) == [{"tenant_id": present.id}]
 
 
 HOUR = 3600
@@ -470,7 +473,7 @@ def moved_within_a_day(former: Subscriber, present: Subscriber) -> list[dict[str
     ]
 
 
-@pytest.mark.parametrize("order", [(0, 3, 1, 2), (0, 2, 1), (2, 1, 0), (1, 3, 2, 0), (3, 2, 1, 0)])
+@pytest.mark.parametrize("order", [(0, 2, 1), (3, 2, 1, 0)])
 async def test_an_invoice_that_arrives_before_the_move_goes_to_the_tenant_of_its_second(
     provider: Provider, order: tuple[int, ...]
 ) -> None:
@@ -483,28 +486,6 @@ async def test_an_invoice_that_arrives_before_the_move_goes_to_the_tenant_of_its
     assert await mailed(provider, former) == []
     if not is_paid:
         assert await mailed(provider, present) == [history[2]["id"]]
-
-
-@pytest.mark.parametrize("arrivals", [(0, 1, 2), (0, 2, 1), (2, 1, 0)])
-async def test_moves_within_one_second_are_ordered_by_the_tenant_that_each_replaced(
-    provider: Provider, arrivals: tuple[int, ...]
-) -> None:
-    """The last one has the smaller id."""
-    last, middle, first = [await provider.subscriber() for _ in range(3)]
-    shared: dict[str, Any] = {"customer": first.customer, "subscription_id": f"sub_of_{first.id}"}
-    moves = [
-        events.updated(org=first.id, created=NOW - 60, **shared),
-        events.updated(
-            org=middle.id, created=NOW, previous={"metadata": {"orgId": first.id}}, **shared
-        ),
-        events.updated(
-            org=last.id, created=NOW, previous={"metadata": {"orgId": middle.id}}, **shared
-        ),
-    ]
-    await provider.send(*(moves[place] for place in arrivals))
-    assert await provider.state(last) == ("pro", "active")
-    for moved in (first, middle):
-        assert await provider.state(moved) == ("free", "canceled")
 
 
 async def test_subscriptions_that_move_both_ways_at_once_end_alike(provider: Provider) -> None:

@@ -4,7 +4,8 @@ notifications.
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import httpx2
@@ -17,6 +18,15 @@ from tests.support.service import Organization, Service
 from tests.support.signing import deliver
 
 EVENTS: Final = "/api/v1/billing/events"
+_ADD_TENANTS: Final = """
+WITH given AS (
+  SELECT * FROM json_to_recordset(%s::json) AS given (id text, customer text)
+), made AS (
+  INSERT INTO tenants (id, name, owner_id, owner_email, stripe_customer_id)
+  SELECT id, id, 'usr_' || id, 'owner@x.example', customer FROM given RETURNING id)
+INSERT INTO customers (id, tenant_id, linked_by)
+SELECT customer, id, 'operator' FROM made JOIN given USING (id) WHERE customer IS NOT NULL
+"""
 _PATIENCE: Final = 20.0
 _DELIVERIES: Final = 10
 _numbers = itertools.count(1)
@@ -147,6 +157,12 @@ def notice(event: dict[str, Any], subscriber: Subscriber, owner: str) -> dict[st
         "event_id": event["id"],
         "status": "queued",
     }
+
+
+async def add_tenants(conninfo: str, customers: Mapping[str, str | None]) -> None:
+    """Create tenants in one statement, each with its customer if it has one."""
+    made = [{"id": tenant, "customer": customer} for tenant, customer in customers.items()]
+    await rows(conninfo, _ADD_TENANTS, json.dumps(made))
 
 
 async def rows(conninfo: str, statement: str, *parameters: object) -> list[dict[str, Any]]:

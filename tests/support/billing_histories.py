@@ -26,7 +26,7 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.grants import GrantInput
 from tenantry.integrations.stripe.decode import decode_event
 from tests.support.app import OPERATOR_TOKEN, make_settings, running_app
-from tests.support.billing import rows
+from tests.support.billing import add_tenants, rows
 from tests.support.billing_oracle import Verdict, judge
 from tests.support.billing_oracle_mails import ExpectedMail
 from tests.support.billing_oracle_records import ExpectedTenant
@@ -63,15 +63,6 @@ stripe_price_id = "{ADDON_PRICE}"
 projects = 10
 """
 _NOTICES: Final = "trial_ending,payment_recovered,subscription_ended,access_ended"
-_ADD_TENANTS: Final = """
-WITH given AS (
-  SELECT * FROM json_to_recordset(%s::json) AS given (id text, customer text)
-), made AS (
-  INSERT INTO tenants (id, name, owner_id, owner_email, stripe_customer_id)
-  SELECT id, id, 'usr_' || id, 'owner@x.example', customer FROM given RETURNING id)
-INSERT INTO customers (id, tenant_id, linked_by)
-SELECT customer, id, 'operator' FROM made JOIN given USING (id) WHERE customer IS NOT NULL
-"""
 _LEDGER: Final = "SELECT tenant_id, id, anomalies FROM billing_events WHERE tenant_id = ANY(%s) AND anomalies <> '{}'"
 _MAILS: Final = "SELECT tenant_id, type, event_id FROM notifications WHERE tenant_id = ANY(%s)"
 
@@ -173,8 +164,7 @@ class HistoryService:
         return outcomes
 
     async def _create(self, tenants: Sequence[HistoryTenant]) -> None:
-        made = [{"id": tenant.id, "customer": tenant.customer} for tenant in tenants]
-        await rows(self._conninfo, _ADD_TENANTS, json.dumps(made))
+        await add_tenants(self._conninfo, {tenant.id: tenant.customer for tenant in tenants})
         grants = GrantService(self._database, self._policy, Outbox(), lambda: NOW)
         for tenant in tenants:
             if tenant.plan != "free":

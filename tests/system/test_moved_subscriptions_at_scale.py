@@ -22,7 +22,7 @@ async def test_every_order_of_a_move_ends_alike_and_mails_no_wrong_owner(
     conninfo: str, name: str
 ) -> None:
     async with running(conninfo) as scene:
-        await check_orders(scene, MOVES[name], MOST_ORDERS)
+        await check_orders(scene, MOVES[name], most=MOST_ORDERS)
 
 
 @BOTH
