@@ -4,6 +4,7 @@ the backup.
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -514,7 +515,7 @@ async def test_what_was_lost_is_redone_or_listed(loss: Loss) -> None:
     await _proceed(cases)
     await loss.back_up()
     await _proceed(cases)
-    async with loss.restored() as restored:
+    async with loss.restored("--audit", "-") as restored:
         assert restored.done.code == 1
         await _proceed(cases, restored)
         restored.service.clock.advance(days=1)
@@ -537,120 +538,164 @@ async def _proceed(cases: dict[str, Lost], given: Restored | None = None) -> Non
             raise
 
 
-async def test_without_the_trail_revoked_keys_work_and_the_command_warns(loss: Loss) -> None:
-    org = await loss.service.organization()
-    revoked = await loss.service.key(org.owner, org.id, READS)
-    await loss.back_up()
+async def revoked_keys_work_until_the_trail_is_given(service: Service) -> Lost:
+    org = await service.organization()
+    revoked = await service.key(org.owner, org.id, READS)
+    yield
     await org.owner.delete(revoked.path)
-    async with loss.restored("--no-audit") as (service, done):
-        assert (await service.caller(revoked.caller.credential).get(PROJECTS)).status_code == 200
-        assert done.out.startswith(
-            "Revocations since the backup are not known: keys revoked since then"
-        )
+    restored = yield
+    key = restored.service.caller(revoked.caller.credential)
+    assert (await key.get(PROJECTS)).status_code == 200
+    assert restored.done.out.startswith(
+        "Revocations since the backup are not known: keys revoked since then"
+    )
+    yield
+    assert refusal(await key.get(PROJECTS)) == (401, "api_key_revoked")
 
 
-async def test_user_who_accepts_after_the_restore_does_not_keep_a_higher_role(loss: Loss) -> None:
-    org = await loss.service.organization()
+async def user_who_accepts_after_the_restore_does_not_keep_a_higher_role(service: Service) -> Lost:
+    org = await service.organization()
     member = await add_member(org.owner, "quick", "admin")
-    await loss.back_up()
+    yield
     await change_role(org.owner, member, "member")
-    async with loss.restored("--hold-mail") as (service, _):
-        service.clock.advance(days=1)
-        assert (await service.user("quick", asks_for=org.id).get(WHOAMI)).status_code == 200
-        done = await loss.after_restore(service.conninfo, "--audit", str(loss.trail))
-        assert done.out.count("  redone\n") == 1
-        assert (await service.caller(org.owner.credential).get(path_of(member))).json()[
-            "role"
-        ] == "member"
+    restored = yield
+    assert (await restored.service.user("quick", asks_for=org.id).get(WHOAMI)).status_code == 200
+    again = yield
+    assert again.results(org.id).count("redone") == 1
+    owner = again.service.caller(org.owner.credential)
+    assert (await owner.get(path_of(member))).json()["role"] == "member"
 
 
-async def test_a_lost_renewal_of_a_grant_that_has_ended_since_is_listed(loss: Loss) -> None:
-    org = await loss.service.organization()
-    operator, clock = loss.service.operator, loss.service.clock
+async def lost_renewal_of_a_grant_that_has_ended_since_is_listed(service: Service) -> Lost:
+    org = await service.organization()
+    operator, clock = service.operator, service.clock
     soon = (clock.now + timedelta(hours=1)).isoformat()
     terms = {"plan": "pro", "reason": "a contract", "until": soon}
     for name in ("renewed", "expired"):
         assert (await operator.put(f"{org.path}/grants/{name}", terms)).status_code == 200
-    await loss.back_up()
+    yield
     await operator.put(f"{org.path}/grants/renewed", {**terms, "until": LATER})
     sooner = (clock.now + timedelta(minutes=1)).isoformat()
     await operator.put(f"{org.path}/grants/expired", {**terms, "until": sooner})
-    clock.advance(hours=2)
-    async with loss.restored() as (service, done):
-        assert (await service.operator.get(f"{org.path}/grants")).json()["data"] == []
-        lines = [line.split("  ") for line in done.out.splitlines() if "grant." in line]
-        assert [(line[2], line[4]) for line in lines] == [
-            ("renewed", "manual: the grant does not count, by its former terms"),
-            ("expired", "already done"),
-        ]
+    yield
+    again = yield
+    assert (await again.service.operator.get(f"{org.path}/grants")).json()["data"] == []
+    assert again.told(org.id) == [
+        ("grant.set", "renewed", "manual: the grant does not count, by its former terms"),
+        ("grant.set", "expired", "already done"),
+    ]
 
 
-async def test_withdrawn_and_accepted_invitations_are_withdrawn(
-    conninfo: str, postgres: PostgresServer, tmp_path: Path
-) -> None:
-    mail = {"SMTP_URL": "smtp://127.0.0.1:9", "MAIL_FROM": "mail@acme.example"}
-    async with running_service(conninfo, INVITATIONS="true", **mail) as service:
-        loss = Loss(service, postgres, tmp_path)
-        org = await service.organization()
-        paths, tokens = {}, {}
-        for name in ("kept", "withdrawn", "accepted"):
-            body = {"email": f"{name}@x.example", "role": "member"}
-            made = (await org.owner.post("/api/v1/invitations", body)).json()
-            paths[name] = f"/api/v1/invitations/{made['id']}"
-            link = (await org.owner.get(f"{paths[name]}/link")).json()["url"]
-            tokens[name] = link.partition("=")[2]
-        # for the command, whose clock is the system's
-        await rows(conninfo, "UPDATE invitations SET expires_at = now() + interval '1 day'")
-        await loss.back_up()
-        await org.owner.delete(paths["withdrawn"])
-        await org.owner.post(f"{paths['kept']}/resend")
-        user = service.user("user", email="accepted@x.example", email_verified=True)
-        body = {"token": tokens["accepted"]}
-        assert (await user.post("/api/v1/invitations/accept", body)).status_code == 200
-        async with loss.restored() as (restored, done):
-            found = await rows(restored.conninfo, "SELECT email, closed_as FROM invitations")
-            lines = [line.split("  ") for line in done.out.splitlines() if "invitation." in line]
+async def withdrawn_and_accepted_invitations_are_withdrawn(service: Service) -> Lost:
+    org = await service.organization()
+    paths, tokens = {}, {}
+    for name in ("kept", "withdrawn", "accepted"):
+        body = {"email": f"{name}@x.example", "role": "member"}
+        made = (await org.owner.post("/api/v1/invitations", body)).json()
+        paths[name] = f"/api/v1/invitations/{made['id']}"
+        link = (await org.owner.get(f"{paths[name]}/link")).json()["url"]
+        tokens[name] = link.partition("=")[2]
+    # for the command, whose clock is the system's
+    await rows(service.conninfo, "UPDATE invitations SET expires_at = now() + interval '1 day'")
+    yield
+    await org.owner.delete(paths["withdrawn"])
+    await org.owner.post(f"{paths['kept']}/resend")
+    user = service.user("user", email="accepted@x.example", email_verified=True)
+    body = {"token": tokens["accepted"]}
+    assert (await user.post("/api/v1/invitations/accept", body)).status_code == 200
+    yield
+    again = yield
+    found = await rows(again.service.conninfo, "SELECT email, closed_as FROM invitations")
     assert {row["email"]: row["closed_as"] for row in found} == {
         "kept@x.example": None,
         "withdrawn@x.example": "withdrawn",
         "accepted@x.example": "withdrawn",
     }
-    assert [(line[1], line[4]) for line in lines] == [
+    told = [
+        (action, result)
+        for action, _, result in again.told(org.id)
+        if action.startswith("invitation.")
+    ]
+    assert told == [
         ("invitation.withdrawn", "redone"),
         ("invitation.resent", "already done"),
         ("invitation.accepted", "redone: withdrawn, it was accepted"),
     ]
 
 
-async def test_grant_that_is_called_like_its_tenant_hides_no_suspension(loss: Loss) -> None:
-    org = await loss.service.organization()
-    await loss.back_up()
+async def grant_that_is_called_like_its_tenant_hides_no_suspension(service: Service) -> Lost:
+    org = await service.organization()
+    yield
     suspended = {"name": org.id, "ownerEmail": "owner@x.example", "suspended": True}
-    await loss.service.operator.put(org.path, suspended)
-    async with loss.restored("--no-audit") as (service, _):
-        terms = {"plan": "pro", "reason": "a contract"}
-        await service.operator.put(f"{org.path}/grants/{org.id}", terms)
-        await loss.after_restore(service.conninfo, "--audit", str(loss.trail))
-        assert refusal(await service.caller(org.owner.credential).get(WHOAMI)) == (
-            403,
-            "org_suspended",
-        )
+    await service.operator.put(org.path, suspended)
+    restored = yield
+    terms = {"plan": "pro", "reason": "a contract"}
+    await restored.service.operator.put(f"{org.path}/grants/{org.id}", terms)
+    yield
+    owner = restored.service.caller(org.owner.credential)
+    assert refusal(await owner.get(WHOAMI)) == (403, "org_suspended")
 
 
-async def test_export_is_no_change_to_redo_and_supersedes_none(loss: Loss) -> None:
-    org = await loss.service.organization()
-    await loss.back_up()
+async def export_is_no_change_to_redo_and_supersedes_none(service: Service) -> Lost:
+    org = await service.organization()
+    yield
     wishes = {"name": org.id, "ownerEmail": "owner@x.example", "suspended": True}
-    await loss.service.operator.put(org.path, wishes)
-    await loss.service.operator.get(f"{org.path}/export")
-    async with loss.restored("--no-audit") as (service, _):
-        # later than the lost suspension
-        assert (await service.operator.get(f"{org.path}/export")).status_code == 200
-        done = await loss.after_restore(service.conninfo, "--audit", str(loss.trail))
-        assert (await service.caller(org.owner.credential).get(PROJECTS)).status_code == 403
-    assert (
-        f"tenant.exported  {org.id}  {org.id}  already done: it changed nothing here\n" in done.out
-    )
+    await service.operator.put(org.path, wishes)
+    await service.operator.get(f"{org.path}/export")
+    restored = yield
+    # later than the lost suspension
+    assert (await restored.service.operator.get(f"{org.path}/export")).status_code == 200
+    again = yield
+    owner = restored.service.caller(org.owner.credential)
+    assert (await owner.get(PROJECTS)).status_code == 403
+    told = "already done: it changed nothing here"
+    assert ("tenant.exported", org.id, told) in again.told(org.id)
+
+
+async def mails_queued_at_the_backup_are_held_back(service: Service) -> Lost:
+    async with await Connection.connect(service.conninfo) as connection:
+        queued = await add_notification(connection)
+    yield
+    restored = yield
+    conninfo = restored.service.conninfo
+    assert (await delivery_of(conninfo, queued))[0] == "queued"
+    again = yield
+    assert re.search(r"; \d mails? held back\n$", again.done.out)
+    status, _, why = await delivery_of(conninfo, queued)
+    assert (status, why) == ("failed", "held back by the operator after a restore")
+
+
+CASES_OF_A_LATER_TRAIL: Final = (
+    revoked_keys_work_until_the_trail_is_given,
+    user_who_accepts_after_the_restore_does_not_keep_a_higher_role,
+    lost_renewal_of_a_grant_that_has_ended_since_is_listed,
+    withdrawn_and_accepted_invitations_are_withdrawn,
+    grant_that_is_called_like_its_tenant_hides_no_suspension,
+    export_is_no_change_to_redo_and_supersedes_none,
+    mails_queued_at_the_backup_are_held_back,
+)
+"""The restored service runs without the trail; two hours later the command gets it."""
+
+
+async def test_what_was_lost_is_redone_by_a_trail_that_is_given_later(
+    conninfo: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    mail = {"SMTP_URL": "smtp://127.0.0.1:9", "MAIL_FROM": "mail@acme.example"}
+    async with running_service(conninfo, INVITATIONS="true", **mail) as service:
+        loss = Loss(service, postgres, tmp_path)
+        cases = {case.__name__: case(service) for case in CASES_OF_A_LATER_TRAIL}
+        await _proceed(cases)
+        await loss.back_up()
+        await _proceed(cases)
+        service.clock.advance(hours=2)
+        async with loss.restored("--no-audit") as restored:
+            await _proceed(cases, restored)
+            restored.service.clock.advance(days=1)
+            done = await loss.after_restore(
+                restored.service.conninfo, "--audit", str(loss.trail), "--hold-mail"
+            )
+            await _proceed(cases, restored._replace(done=done))
+        assert not cases
 
 
 async def test_a_dry_run_checks_the_keys_and_writes_nothing(loss: Loss) -> None:
@@ -678,19 +723,6 @@ async def test_a_dry_run_checks_the_keys_and_writes_nothing(loss: Loss) -> None:
     assert done.out.endswith("; nothing written\n")
 
 
-async def test_mails_queued_at_the_backup_can_be_held_back(loss: Loss) -> None:
-    async with await Connection.connect(loss.service.conninfo) as connection:
-        queued = await add_notification(connection)
-    await loss.service.organization()  # is in the trail
-    await loss.back_up()
-    async with loss.restored() as (service, _):
-        assert (await delivery_of(service.conninfo, queued))[0] == "queued"
-        done = await loss.after_restore(service.conninfo, "--audit", str(loss.trail), "--hold-mail")
-        assert done.out.endswith("; 1 mail held back\n")
-        status, _, why = await delivery_of(service.conninfo, queued)
-        assert (status, why) == ("failed", "held back by the operator after a restore")
-
-
 async def test_the_trail_is_exported_from_a_given_time(loss: Loss) -> None:
     org = await loss.service.organization()
     loss.service.clock.advance(hours=1)
@@ -698,19 +730,6 @@ async def test_the_trail_is_exported_from_a_given_time(loss: Loss) -> None:
     late = await loss.service.key(org.owner, org.id, READS)
     done = await loss._admin(loss.service.conninfo, "export-audit", "--since", since)
     assert [json.loads(line)["targetId"] for line in done.out.splitlines()] == [late.id]
-
-
-async def test_the_trail_is_read_from_the_standard_input(loss: Loss) -> None:
-    org = await loss.service.organization()
-    key = await loss.service.key(org.owner, org.id, READS)
-    await loss.back_up()
-    await org.owner.delete(key.path)
-    async with loss.restored("--audit", "-") as (service, done):
-        assert " 1 redone," in done.out
-        assert refusal(await service.caller(key.caller.credential).get(PROJECTS)) == (
-            401,
-            "api_key_revoked",
-        )
 
 
 async def test_an_empty_trail_is_rejected(loss: Loss) -> None:
