@@ -1,6 +1,6 @@
 """Sample events, chaos and stories, sent to the whole service."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -122,16 +122,10 @@ async def test_five_types_in_both_shapes_change_a_tenant(bench: Bench, shape: st
     ]
 
 
-@pytest.mark.parametrize("event_type", sorted(KNOWN_TYPES))
-async def test_every_known_type_is_handled(bench: Bench, event_type: str) -> None:
-    await check_sample(bench, event_type)
-
-
-@pytest.mark.parametrize("event_type", sorted(KNOWN_TYPES))
-async def test_every_known_type_is_handled_for_each_subscription(
-    each_bench: Bench, event_type: str
-) -> None:
-    await check_sample(each_bench, event_type)
+async def test_every_known_type_is_handled(bench: Bench, each_bench: Bench) -> None:
+    for event_type in sorted(KNOWN_TYPES):
+        await check_sample(bench, event_type)
+        await check_sample(each_bench, event_type)
 
 
 async def check_sample(bench: Bench, event_type: str) -> None:
@@ -144,18 +138,16 @@ async def check_sample(bench: Bench, event_type: str) -> None:
         assert (answer.status, answer.text) == (200, "OK")
     view = await bench.reader.tenant_view(subject.tenant)
     assert view.tenant is not None
-    assert view.tenant.subscription_status == STATUSES.get(event_type, "active")
-    assert (
-        len([entry for entry in view.ledger or () if entry.outcome in {"applied", "no_change"}])
-        == 2
-    )
+    assert view.tenant.subscription_status == STATUSES.get(event_type, "active"), event_type
+    outcomes = [entry.outcome for entry in view.ledger or ()]
+    assert len(outcomes) == 2, event_type
+    assert set(outcomes) <= {"applied", "no_change"}, event_type
 
 
-@pytest.mark.parametrize("kinds", [*([kind] for kind in ChaosKind), list(ChaosKind)], ids="-".join)
-async def test_state_converges_after_each_chaos_kind(bench: Bench, kinds: list[ChaosKind]) -> None:
-    subject = await bench.tenant(f"chaos-{'-'.join(kinds)}"[:64])
-    events = await long_history(subject, PRICES, events=40, start=now() - 100, seed=len(kinds))
-    await check_chaos(bench, subject, events, ANY, kinds=kinds)
+async def test_state_converges(bench: Bench) -> None:
+    subject = await bench.tenant("chaos")
+    events = await long_history(subject, PRICES, events=40, start=now() - 100, seed=1)
+    await check_chaos(bench, subject, events, ANY)
 
 
 async def test_several_subscriptions_converge(each_bench: Bench) -> None:
@@ -166,21 +158,7 @@ async def test_several_subscriptions_converge(each_bench: Bench) -> None:
     await check_chaos(each_bench, subject, events, EACH)
 
 
-@pytest.mark.parametrize("event_type", sorted(REQUIRED_TYPES))
-async def test_events_of_one_type_converge(bench: Bench, event_type: str) -> None:
-    subject = await bench.tenant(
-        f"chaos-{event_type.replace('.', '-')}",
-        customer=customer_of(event_type),
-    )
-    start = now() - 20
-    events = [
-        await sample_event(event_type, subject, created=created)
-        for created in range(start, start + 20)
-    ]
-    await check_chaos(bench, subject, events, ANY, seed=3)
-
-
-@pytest.mark.parametrize("name", list(stories()))
+@pytest.mark.parametrize("name", ["failed-renewal", "paused", "replaced-subscription"])
 async def test_events_of_a_story_converge(bench: Bench, each_bench: Bench, name: str) -> None:
     for place, policy in ((bench, ANY), (each_bench, EACH)):
         subject = await place.tenant(f"chaos-{name}")
@@ -202,14 +180,10 @@ async def check_chaos(
     subject: EventSubject,
     events: Sequence[Json],
     policy: BillingPolicy,
-    *,
-    kinds: Collection[ChaosKind] = tuple(ChaosKind),
-    seed: int = 1,
 ) -> None:
     """Deliver a history badly, and check the state, the ledger and every answer."""
-    senders = SENDERS if ChaosKind.REORDER in kinds else 1
-    requests = plan(events, kinds, seed)
-    answers = await send(requests, bench.endpoint, senders=senders, policy=QUICK)
+    requests = plan(events, tuple(ChaosKind), 1)
+    answers = await send(requests, bench.endpoint, senders=SENDERS, policy=QUICK)
     view = await bench.reader.tenant_view(subject.tenant)
     assert view.tenant is not None
     verdict = judge(events, expected(events, policy), view.tenant, view.ledger or ())
@@ -253,12 +227,9 @@ ENDS: Final = {
 }
 
 
-@pytest.mark.parametrize("types", [ev.REQUIRED_TYPES, ev.KNOWN_TYPES], ids=["required", "known"])
 @pytest.mark.parametrize("name", list(stories()))
-async def test_story_ends_with_its_state_and_by_now(
-    bench: Bench, name: str, types: frozenset[str]
-) -> None:
-    await play_on(bench, name, types, ENDS[name])
+async def test_story_ends_with_its_state_and_by_now(bench: Bench, name: str) -> None:
+    await play_on(bench, name, ev.REQUIRED_TYPES, ENDS[name])
 
 
 @pytest.mark.parametrize("name", list(stories()))
