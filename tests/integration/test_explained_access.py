@@ -20,7 +20,7 @@ from tests.support import figures
 from tests.support.subscription_deliveries import DeliveredTenant, by_catalog, running_instance
 from tests.support.subscription_oracle import Expected
 
-TENANTS: Final = {SubscriptionRule.EACH: 40, SubscriptionRule.ANY: 15}
+TENANTS: Final = {SubscriptionRule.EACH: 20, SubscriptionRule.ANY: 6}
 """With `any` the explanation has no sentences about single subscriptions. `tests/system` has 500
 tenants with `each`.
 """
