@@ -23,8 +23,8 @@ from tests.support.billing_histories import (
 from tests.support.provider_world import History, random_history
 
 SECOND = int(NOW.timestamp())
-HISTORIES = 2 * settings().max_examples
-MOST_ORDERS = 6
+HISTORIES = settings().max_examples
+MOST_ORDERS = 3
 
 
 async def _run(conninfo: str, mode: str, histories: Sequence[History]) -> list[Outcome]:

@@ -1,7 +1,7 @@
 """Laws of `SUBSCRIPTIONS=each`: every order of delivery leads to the state that an independent
 oracle gives.
 
-`tests/system` delivers every history in every order, and twenty times as many random histories.
+`tests/system` delivers every history in every order, and forty times as many random histories.
 """
 
 import math
@@ -53,7 +53,7 @@ from tests.support.subscription_orders import (
 
 SHORT: Final = [history for history in NAMED_HISTORIES if len(history.events) <= 5]
 LONG: Final = [history for history in NAMED_HISTORIES if history not in SHORT]
-SAMPLE: Final = 2 * settings().max_examples
+SAMPLE: Final = settings().max_examples
 """Random orders of a long history."""
 EVERY: Final = 10
 """One of so many orders of a short history is delivered in batches."""
@@ -161,7 +161,7 @@ def _sampled(history: NamedHistory, number: int) -> list[list[list[BillingEvent]
 
 
 def test_random_histories_end_as_the_oracle_says(record_property: figures.RecordProperty) -> None:
-    seeds = range(30 * settings().max_examples)  # `tests/system` has 5,000
+    seeds = range(15 * settings().max_examples)  # `tests/system` has 5,000
     check_random_histories(seeds, 3, record_property)
 
 
@@ -170,7 +170,7 @@ def test_one_subscription_has_the_plan_and_status_of_mode_any() -> None:
     subscription.
     """
     compared = 0
-    for seed in range(1000):
+    for seed in range(400):
         history, rng = random_history(seed), random.Random(seed)  # noqa: S311  # a sample that can be repeated
         policy = policy_of(history.rules)
         events = [_simplified(event) for event in _before_the_end(history.events)]
@@ -184,7 +184,7 @@ def test_one_subscription_has_the_plan_and_status_of_mode_any() -> None:
             whole.deliver(batch)
         assert spec_fields(each.account.record) == spec_fields(whole.account.record), seed
         compared += 1
-    assert compared > 100
+    assert compared > 40
 
 
 def _before_the_end(events: Sequence[BillingEvent]) -> list[BillingEvent]:

@@ -22,7 +22,7 @@ CUSTOMER: Final = "cus_acme"
 STATUSES: Final = ("trialing", "active", "past_due", "unpaid")
 PRICES: Final = ("price_free", "price_pro", "price_business")
 
-SAMPLE: Final = 4 * settings().max_examples
+SAMPLE: Final = 2 * settings().max_examples
 """Random orders of each history."""
 MOST_EVENTS: Final = 5
 """The length of the longest history that is delivered in every order here: 720 orders.

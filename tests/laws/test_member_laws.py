@@ -146,7 +146,7 @@ def test_no_sequence_of_requests_gives_more_than_its_maker_holds_or_leaves_no_ow
     conninfo: str,
 ) -> None:
     world = World(conninfo)
-    sequences = settings().max_examples
+    sequences = settings().max_examples // 2
     bounded = settings(
         max_examples=sequences, stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow]
     )
