@@ -19,11 +19,12 @@ from tenantry.domain.billing.state import SubscriptionRule
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
 from tests.support.billing import Subscriber, rows, until_blocked
+from tests.support.emptying import SharedDatabase
 from tests.support.facts import ANY, EACH
 from tests.support.logs import watched
 from tests.support.replays import replay_one
 from tests.support.service import VERIFY
-from tests.support.truth import World, fetches, running_world
+from tests.support.truth import Stage, World, fetches, running_stage
 
 DEFER: Final = (
     "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW('maintenance', '%s', 0, NULL, NULL, "
@@ -34,9 +35,18 @@ LATE: Final = timedelta(days=3)
 POLICIES: Final = {SubscriptionRule.ANY: ANY, SubscriptionRule.EACH: EACH}
 
 
-@pytest.fixture(params=SubscriptionRule)
-async def world(conninfo: str, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with running_world(conninfo, policy=POLICIES[request.param]) as world:
+@pytest.fixture(scope="module", params=SubscriptionRule)
+async def either_stage(
+    shared_database: SharedDatabase, request: pytest.FixtureRequest
+) -> AsyncIterator[Stage]:
+    async with running_stage(shared_database.conninfo, POLICIES[request.param]) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def either_world(either_stage: Stage, emptied: str) -> AsyncIterator[World]:
+    """With each setting of `SUBSCRIPTIONS`."""
+    async with either_stage.world() as world:
         yield world
 
 
@@ -94,19 +104,19 @@ async def test_a_lost_end_gives_access_for_three_days(world: World) -> None:
     assert (record["plan"], record["subscriptionStatus"]) == ("pro", "active")
 
 
-async def test_the_ledger_says_that_access_ended_once(world: World) -> None:
-    subscriber, left = await leaving(world)
-    until = (await world.provider.tenant(subscriber))["access"]["until"]
-    world.service.clock.advance(seconds=left.total_seconds() + 1)
-    assert sum(await asyncio.gather(*(recorded(world) for _ in range(3)))) == 1
-    [entry] = await entries(world, subscriber)
+async def test_the_ledger_says_that_access_ended_once(either_world: World) -> None:
+    subscriber, left = await leaving(either_world)
+    until = (await either_world.provider.tenant(subscriber))["access"]["until"]
+    either_world.service.clock.advance(seconds=left.total_seconds() + 1)
+    assert sum(await asyncio.gather(*(recorded(either_world) for _ in range(3)))) == 1
+    [entry] = await entries(either_world, subscriber)
     assert (entry["created"], entry["outcome"]) == (until, "no_change")
     reason = (
         "Access to plan pro has ended. The subscription is active. Its announced end has passed."
     )
     assert entry["reason"] == f"{reason} The provider is asked."
-    policy = POLICIES[world.reconciler.policy.subscriptions]
-    assert (await replay_one(world.provider, subscriber, policy=policy)).is_right
+    policy = POLICIES[either_world.reconciler.policy.subscriptions]
+    assert (await replay_one(either_world.provider, subscriber, policy=policy)).is_right
 
 
 async def test_the_end_is_published_once_with_its_moment(world: World) -> None:
@@ -170,18 +180,20 @@ async def test_the_provider_is_asked_and_its_answer_counts(world: World) -> None
 
 
 async def test_access_is_back_where_the_provider_says_that_the_subscription_goes_on(
-    world: World,
+    either_world: World,
 ) -> None:
     """The event that revoked the cancellation is lost."""
-    subscriber = await world.subscriber("price_pro")
-    subscription = world.simulator.cancel(world.subscription(subscriber), at_period_end=True)
-    await world.passes(minutes=1)
-    async with world.losing_deliveries():
-        world.simulator.resume(subscription)
-        await world.passes(days=35)
+    subscriber = await either_world.subscriber("price_pro")
+    subscription = either_world.simulator.cancel(
+        either_world.subscription(subscriber), at_period_end=True
+    )
+    await either_world.passes(minutes=1)
+    async with either_world.losing_deliveries():
+        either_world.simulator.resume(subscription)
+        await either_world.passes(days=35)
     assert await verified(subscriber) == ("none", "free", "pro")
-    assert await recorded(world) == 1
-    await world.reconciler.fetch_snapshot(subscriber.id)
+    assert await recorded(either_world) == 1
+    await either_world.reconciler.fetch_snapshot(subscriber.id)
     assert await verified(subscriber) == ("full", "pro", "pro")
 
 
@@ -233,11 +245,11 @@ async def test_a_worker_records_access_that_ended(world: World) -> None:
     assert len(await entries(world, subscriber)) == 1
 
 
-async def test_the_job_finds_tenants_by_indexes(conninfo: str) -> None:
+async def test_the_job_finds_tenants_by_indexes(emptied: str) -> None:
     statement = access_ends_store.ENDED
     for name, value in (("since", "1000000000"), ("until", "2000000000"), ("most", "10")):
         statement = statement.replace(f"%({name})s", value)
-    plan = str(await rows(f"{conninfo} options='-c enable_seqscan=off'", f"EXPLAIN {statement}"))
+    plan = str(await rows(f"{emptied} options='-c enable_seqscan=off'", f"EXPLAIN {statement}"))
     assert "tenants_by_first_access_end" in plan
     assert "tenants_by_last_access_end" in plan
     assert "tenants_by_more_access_ends" in plan
