@@ -2,17 +2,18 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx2
 import pytest
 
-from tenantry_devkit.simulator import CheckoutSession, Invoice, Simulator, Subscription
+from tenantry.domain.billing.state import SubscriptionRule
+from tenantry_devkit.serving import serving
+from tenantry_devkit.simulator import SECRET_KEY, CheckoutSession, Invoice, Simulator, Subscription
 from tests.integration.test_checkout_routes import CHECKOUT, bearer
 from tests.support.app import WEBHOOK_SECRET, client_of, lifespan, make_app
 from tests.support.emptying import SharedDatabase
-from tests.support.ports import free_port
+from tests.support.truth import ProviderAddress
 
 CATALOG: Final = """
 [[plans]]
@@ -83,36 +84,56 @@ class Shop(NamedTuple):
         return list(self.provider.invoices.values())[-1]
 
 
+class Site(NamedTuple):
+    """The service with a setting of `SUBSCRIPTIONS`, and the address of its provider."""
+
+    client: httpx2.AsyncClient
+    address: ProviderAddress
+    url: str
+
+
+@pytest.fixture(scope="module")
+async def sites(
+    shared_database: SharedDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[dict[str, Site]]:
+    catalog = tmp_path_factory.mktemp("catalog") / "plans.toml"
+    catalog.write_text(CATALOG)
+    made = {}
+    async with AsyncExitStack() as stack:
+        for mode in SubscriptionRule:
+            address = await stack.enter_async_context(serving(ProviderAddress()))
+            app = make_app(
+                shared_database.conninfo,
+                TENANTRY_PLANS=str(catalog),
+                PROVIDER_SECRET_KEY=SECRET_KEY,
+                PROVIDER_API_BASE=address.url,
+                CHECKOUT_PROMOTION_CODES="true",
+                CHECKOUT_TAX="true",
+                SUBSCRIPTIONS=mode.value,
+            )
+            client = await stack.enter_async_context(client_of(app))
+            await stack.enter_async_context(lifespan(app))
+            made[mode.value] = Site(client, address, address.url)
+        yield made
+
+
 @pytest.fixture(params=["any"])
 async def shop(
-    emptied: str, shared_database: SharedDatabase, tmp_path: Path, request: pytest.FixtureRequest
+    sites: dict[str, Site], emptied: str, request: pytest.FixtureRequest
 ) -> AsyncIterator[Shop]:
-    catalog = tmp_path / "plans.toml"
-    catalog.write_text(CATALOG)
-    port = free_port()
-    app = make_app(
-        emptied,
-        TENANTRY_PLANS=str(catalog),
-        PROVIDER_SECRET_KEY="sk_test_simulator",
-        PROVIDER_API_BASE=f"http://127.0.0.1:{port}",
-        CHECKOUT_PROMOTION_CODES="true",
-        CHECKOUT_TAX="true",
-        SUBSCRIPTIONS=request.param,
-    )
+    client, address, url = sites[request.param]
     headers = await bearer(emptied, "*:*")
-    async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(client_of(app))
-        provider = Simulator(client=client)
-        provider.add_endpoint(WEBHOOK, WEBHOOK_SECRET)
-        provider.customer("cus_1", email="owner@acme.example")
-        provider.price("price_pro_yearly", 29_000, interval="year")
-        provider.price("price_team", 4_900)
-        provider.price("price_storage_yearly", 1_000, interval="year")
-        provider.price("price_requests", 1, usage_type="metered")
-        provider.price("price_traffic", 1, usage_type="metered")
-        await stack.enter_async_context(provider.serving(port))
-        await stack.enter_async_context(lifespan(app))
-        browser = await stack.enter_async_context(httpx2.AsyncClient())
+    provider = Simulator(client=client)
+    provider.url = url
+    provider.add_endpoint(WEBHOOK, WEBHOOK_SECRET)
+    provider.customer("cus_1", email="owner@acme.example")
+    provider.price("price_pro_yearly", 29_000, interval="year")
+    provider.price("price_team", 4_900)
+    provider.price("price_storage_yearly", 1_000, interval="year")
+    provider.price("price_requests", 1, usage_type="metered")
+    provider.price("price_traffic", 1, usage_type="metered")
+    address.simulator = provider
+    async with httpx2.AsyncClient() as browser:
         yield Shop(client, provider, browser, headers)
 
 

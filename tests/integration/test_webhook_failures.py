@@ -19,7 +19,7 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.db.migrate import migrate
 from tenantry_devkit.embedded_postgres import EmbeddedServer
 from tests.support import events
-from tests.support.billing import Provider, rows
+from tests.support.billing import Provider, add_tenants, rows
 from tests.support.events import NOW
 from tests.support.service import PROJECTS, SHORT_TIMEOUTS, Service, running_service
 
@@ -52,8 +52,10 @@ async def test_one_failing_event_does_not_fail_its_batch(
     provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
     subscribers = [provider.unlinked() for _ in range(64)]
-    for subscriber in subscribers:
-        await provider.arrives(subscriber, stripeCustomerId=subscriber.customer)
+    await add_tenants(
+        provider.service.conninfo,
+        {subscriber.id: subscriber.customer for subscriber in subscribers},
+    )
     failures = [events.failed(customer=subscriber.customer) for subscriber in subscribers]
     unlucky, poison = subscribers[40], failures[40]
     async with failing_event(provider.service.conninfo, poison["id"]):

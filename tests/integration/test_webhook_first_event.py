@@ -10,13 +10,17 @@ import pytest
 from tests.support import events
 from tests.support.billing import Provider, Subscriber
 from tests.support.events import NOW, subscription_created, updated
+from tests.support.postgres import PostgresServer
 from tests.support.service import running_service
 
 
-@pytest.fixture(params=["any", "each"])
-async def provider(conninfo: str, request: pytest.FixtureRequest) -> AsyncIterator[Provider]:
-    async with running_service(conninfo, SUBSCRIPTIONS=request.param) as service:
-        yield Provider(service)
+@pytest.fixture(scope="module", params=["any", "each"])
+async def provider(
+    postgres: PostgresServer, request: pytest.FixtureRequest
+) -> AsyncIterator[Provider]:
+    with postgres.database() as conninfo:
+        async with running_service(conninfo, SUBSCRIPTIONS=request.param) as service:
+            yield Provider(service)
 
 
 def of(subscriber: Subscriber, **fields: Any) -> dict[str, Any]:
