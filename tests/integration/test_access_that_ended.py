@@ -119,20 +119,20 @@ async def test_the_ledger_says_that_access_ended_once(either_world: World) -> No
     assert (await replay_one(either_world.provider, subscriber, policy=policy)).is_right
 
 
-async def test_the_end_is_published_once_with_its_moment(world: World) -> None:
+async def test_the_end_is_published_once_with_its_moment(either_world: World) -> None:
     """The job runs a day later, in two workers."""
-    subscriber, left = await leaving(world)
-    until = (await world.provider.tenant(subscriber))["access"]["until"]
-    world.service.clock.advance(seconds=left.total_seconds(), days=1)
-    assert sum(await asyncio.gather(recorded(world), recorded(world))) == 1
-    assert await recorded(world) == 0
-    found = await world.service.operator.get(
+    subscriber, left = await leaving(either_world)
+    until = (await either_world.provider.tenant(subscriber))["access"]["until"]
+    either_world.service.clock.advance(seconds=left.total_seconds(), days=1)
+    assert sum(await asyncio.gather(recorded(either_world), recorded(either_world))) == 1
+    assert await recorded(either_world) == 0
+    found = await either_world.service.operator.get(
         "/api/v1/operator/events", orgId=subscriber.id, types="tenant.*"
     )
     *earlier, event = found.json()["data"]
     assert (event["type"], event["at"]) == ("tenant.access_changed", until)
     assert until not in [each["at"] for each in earlier]
-    record = await world.service.operator.get(f"/api/v1/operator/tenants/{subscriber.id}")
+    record = await either_world.service.operator.get(f"/api/v1/operator/tenants/{subscriber.id}")
     assert event["data"] == record.json()
     assert event["data"]["access"]["state"] == "none"
 
@@ -148,18 +148,18 @@ SELECT (jsonb_populate_record(e, jsonb_build_object('id', %s::text, 'arrival', n
 
 
 async def test_an_end_that_another_run_records_just_before_the_lock_is_left_to_it(
-    world: World,
+    either_world: World,
 ) -> None:
-    subscriber, left = await leaving(world)
-    until = (await world.provider.tenant(subscriber))["access"]["until"]
+    subscriber, left = await leaving(either_world)
+    until = (await either_world.provider.tenant(subscriber))["access"]["until"]
     at = int(datetime.fromisoformat(until).timestamp())
-    world.service.clock.advance(seconds=left.total_seconds() + 1)
-    conninfo = world.service.conninfo
+    either_world.service.clock.advance(seconds=left.total_seconds() + 1)
+    conninfo = either_world.service.conninfo
     async with await psycopg.AsyncConnection.connect(conninfo) as other:
         # numbers the entries of no other transaction until it commits: the run waits, its snapshot
         # taken and its tenants not locked
         await other.execute("ALTER SEQUENCE billing_arrivals CACHE 1")
-        running = asyncio.create_task(recorded(world))
+        running = asyncio.create_task(recorded(either_world))
         await until_blocked(conninfo)
         name = f"access_ended_{subscriber.id}_{at}"
         await other.execute(RECORD_END, (name, subscriber.id))

@@ -572,15 +572,15 @@ async def test_hourly_check_finds_a_subscription_that_a_grant_hides_in_the_recor
     assert team.quantity == 1
 
 
-async def test_service_without_a_key_defers_nothing(emptied: str, tmp_path: Path) -> None:
+async def test_service_without_a_key_defers_nothing(conninfo: str, tmp_path: Path) -> None:
     catalog = tmp_path / "plans.toml"
     catalog.write_text(CATALOG)
-    async with running_service(emptied, TENANTRY_PLANS=str(catalog)) as service:
+    async with running_service(conninfo, TENANTRY_PLANS=str(catalog)) as service:
         await join(service, await service.organization(), "ada")
-        assert await rows(emptied, JOBS) == []
+        assert await rows(conninfo, JOBS) == []
 
 
-async def test_catalog_without_such_plans_defers_nothing(emptied: str) -> None:
-    async with running_service(emptied, PROVIDER_SECRET_KEY=SECRET_KEY) as service:
+async def test_catalog_without_such_plans_defers_nothing(conninfo: str) -> None:
+    async with running_service(conninfo, PROVIDER_SECRET_KEY=SECRET_KEY) as service:
         await join(service, await service.organization(), "ada")
-        assert await rows(emptied, JOBS) == []
+        assert await rows(conninfo, JOBS) == []

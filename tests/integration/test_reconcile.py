@@ -80,13 +80,16 @@ Lost = tuple[str, ...]
 ALL: Final[Lost] = ()
 DRIFTS: Final[list[tuple[Story, Lost]]] = [
     *((story, ALL) for story in STORIES),
+    (trial, (UPDATED,)),
+    (cancellation_ahead, (UPDATED,)),
     (cancellation, (DELETED,)),
     (failed_renewal, (UPDATED,)),
     (recovery, (UPDATED,)),
 ]
 NO_DRIFTS: Final[list[tuple[Story, Lost]]] = [
     (cancellation, (UPDATED,)),
-    (recovery, (FAILED, SUCCEEDED)),
+    (recovery, (FAILED,)),
+    (recovery, (SUCCEEDED,)),
 ]
 """The events that arrive say what the lost ones do."""
 

@@ -53,6 +53,7 @@ def provider(emptied_service: Service) -> Provider:
 
 @pytest.fixture
 def former_provider(any_service: Service) -> Provider:
+    """Its database keeps the rows of earlier tests, and its clock is not moved."""
     return Provider(any_service)
 
 

@@ -25,7 +25,7 @@ def runs(protocol: Protocol, number: int) -> Iterator[Simulation]:
 
 
 def test_no_check_misses_an_acknowledged_change(record_property: figures.RecordProperty) -> None:
-    number = 14 * settings().max_examples
+    number = 20 * settings().max_examples
     by_standby = acknowledged = stale = 0
     for simulation in runs(Protocol(), number):
         by_standby += simulation.sources[CheckSource.STANDBY]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import pytest
 from _pytest.mark.structures import ParameterSet
 
 Test = Callable[..., Any]
@@ -28,12 +29,14 @@ def cases(
 ) -> Callable[[Test], Test]:
     """Run the test for each case, as one test whose failure names the case.
 
-    It takes the same arguments as `pytest.mark.parametrize`. All cases get the same fixtures. An
-    empty table fails the test.
+    It takes the same arguments as `pytest.mark.parametrize`. All cases get the same fixtures, and
+    none is skipped. An empty table fails the test. Raises `ValueError` for marks of a case, and
+    unless there are as many ``ids`` as cases.
     """
     columns = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-    given = None if ids is None or callable(ids) else iter(ids)
-    rows = [_case(columns, row, given) for row in table]
+    given = list(table)
+    labels = [None] * len(given) if ids is None or callable(ids) else ids
+    rows = [_case(columns, row, label) for row, label in zip(given, labels, strict=True)]
 
     def as_one_test(test: Test) -> Test:
         if inspect.iscoroutinefunction(test):
@@ -60,12 +63,14 @@ def cases(
     return as_one_test
 
 
-def _case(columns: Sequence[str], row: Any, ids: Iterator[str] | None) -> _Case:
+def _case(columns: Sequence[str], row: Any, label: str | None) -> _Case:
+    if isinstance(row, ParameterSet) and row.marks:
+        raise ValueError("a case cannot have marks: use pytest.mark.parametrize")
     values = row.values if isinstance(row, ParameterSet) else row
     if len(columns) == 1 and not isinstance(row, ParameterSet):
         values = (row,)
     by_name = dict(zip(columns, values, strict=True))
-    name = next(ids) if ids else row.id if isinstance(row, ParameterSet) else None
+    name = label or (row.id if isinstance(row, ParameterSet) else None)
     return _Case(str(name or by_name), by_name)
 
 
@@ -79,6 +84,8 @@ def _named(case: _Case) -> Iterator[None]:
     """Add the case to the exception that its test raises."""
     try:
         yield
+    except pytest.skip.Exception as error:
+        raise AssertionError(f"a case skips its whole table: {case.name}") from error
     except BaseException as error:
         error.add_note(f"case: {case.name}")
         raise

@@ -39,17 +39,20 @@ def refilling(
 ) -> Empty:
     """Return a function that deletes all rows as `emptying` does, and then fills the tables.
 
-    ``fill`` does so at the first call. Later calls insert copies of its rows, which are as old as
-    those were.
+    ``fill`` does so at the first call. Later calls insert copies of its rows, which are as old by
+    the database's clock as those were: a service whose own clock was moved meanwhile sees them as
+    younger or older.
     """
+    tables: list[sql.Identifier] = []
     statement: sql.Composed | None = None
 
     async def refill() -> None:
-        nonlocal statement
+        nonlocal tables, statement
         if statement is not None:
             await connection.execute(statement)
             return
-        tables = await _empty_tables(connection)
+        tables = tables or await _empty_tables(connection)
+        await connection.execute(_unchecked(_deletion(tables)))  # what a failed call has left
         await fill()
         copies = [
             await _copy(connection, table)

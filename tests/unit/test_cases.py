@@ -36,3 +36,19 @@ def test_a_table_without_cases_fails() -> None:
 
     with pytest.raises(AssertionError, match="no cases"):
         check()
+
+
+def test_marks_and_missing_ids_are_refused() -> None:
+    with pytest.raises(ValueError, match="marks"):
+        cases("number", [pytest.param(1, marks=pytest.mark.thorough)])
+    with pytest.raises(ValueError, match="shorter"):
+        cases("number", [1, 2], ids=["one"])
+
+
+def test_a_case_may_not_skip() -> None:
+    @cases("number", [1])
+    def check(number: int) -> None:
+        pytest.skip("not here")
+
+    with pytest.raises(AssertionError, match="skips its whole table"):
+        check()

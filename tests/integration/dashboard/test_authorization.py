@@ -84,7 +84,7 @@ LOWEST: Final = {
 }
 """The lowest role for each address of a tenant."""
 FORM: Final = {
-    "name": "By hand",
+    "name": OF_ACME,
     "scope": "projects:read",
     "expiry": "90",
     "mode": "live",

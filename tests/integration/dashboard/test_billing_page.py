@@ -271,9 +271,13 @@ async def test_provider_that_fails_or_is_slow_costs_one_line(conninfo: str, peop
         owner = await dashboard.sign_in()
         provider.page_answer = refusal(500)
         pages = [await owner.open(BILLING)]
+        # a failure is remembered until the tenant changes
+        await dashboard.execute("UPDATE tenants SET updated_at = updated_at + interval '1 second'")
+        asked = len(provider.page_requests)
         provider.open.clear()
         pages.append(await owner.open(BILLING))
         provider.open.set()
+        assert len(provider.page_requests) > asked
     for page in pages:
         assert page.status == 200
         assert "The payment method and the next charge are not shown. Try again" in page.text
@@ -289,13 +293,17 @@ async def test_missing_permission_is_said_and_the_rest_shown(
     assert "Subscribe to Pro" in page.text
 
 
-async def test_no_page_without_a_customer_asks_the_provider(
-    dashboard: Dashboard, owner: Person, provider: ProviderServer
-) -> None:
+async def test_no_page_without_a_customer_asks_the_provider(conninfo: str, people: Path) -> None:
+    """With a service of its own, whose provider gets no late request of another test."""
     fields = {"name": "Acme", "ownerEmail": OLIVIA.email, "ownerId": OLIVIA.sub}
-    await dashboard.operate("PUT", "/tenants/acme", {**fields, "stripeCustomerId": None})
-    assert (await owner.open(BILLING)).status == 200
-    assert provider.page_requests == []
+    async with (
+        running_provider() as provider,
+        running_dashboard(conninfo, people, **settings_of(provider)) as dashboard,
+    ):
+        await dashboard.operate("PUT", "/tenants/acme", {**fields, "stripeCustomerId": None})
+        owner = await dashboard.sign_in()
+        assert (await owner.open(BILLING)).status == 200
+        assert provider.page_requests == []
 
 
 async def test_after_a_checkout_the_page_waits_for_the_plan(

@@ -376,3 +376,19 @@ async def test_invalid_transfer_changes_nothing(
 
 async def test_member_sees_no_link_to_members(dashboard: Dashboard) -> None:
     assert MEMBERS not in (await (await dashboard.sign_in(MIA)).open(AT_ACME)).links
+
+
+async def test_markup_in_input_is_escaped(dashboard: Dashboard) -> None:
+    await dashboard.operate(
+        "PUT", "/tenants/acme", {"name": "<b>Acme</b>", "ownerEmail": "o@x.example"}
+    )
+    path = await dashboard.add_member('<img/src="x">')
+    olivia = await dashboard.sign_in(OLIVIA)
+    for page in (MEMBERS, path, f"{path}/remove", TRANSFER):
+        shown = await olivia.open(page)
+        assert not {"img", "b"} & set(shown.tags)
+    assert "<b>Acme</b>" in (await olivia.open(TRANSFER)).text
+    refused = await olivia.send(
+        await olivia.open(f"{MEMBERS}/new"), userId='"><img src=x>', role="member"
+    )
+    assert "img" not in refused.tags

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import cycle
 from typing import Final, NamedTuple
 
 import httpx2
@@ -227,9 +228,15 @@ ENDS: Final = {
 }
 
 
-@pytest.mark.parametrize("name", list(stories()))
-async def test_story_ends_with_its_state_and_by_now(bench: Bench, name: str) -> None:
-    await play_on(bench, name, ev.REQUIRED_TYPES, ENDS[name])
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [*zip(stories(), cycle([ev.REQUIRED_TYPES, ev.KNOWN_TYPES]))],  # one is endless
+    ids=list(stories()),
+)
+async def test_story_ends_with_its_state_and_by_now(
+    bench: Bench, name: str, types: frozenset[str]
+) -> None:
+    await play_on(bench, name, types, ENDS[name])
 
 
 @pytest.mark.parametrize("name", list(stories()))
