@@ -40,6 +40,7 @@ from tests.support.logs import watched
 HOT = "/hot"
 PROJECTS = "/api/v1/projects"
 DEADLINE = 0.25
+PASSED_AT_ONCE = 0.01
 TURNS = 100
 """Turns of the event loop: more than an answer needs without waiting."""
 
@@ -61,7 +62,7 @@ async def fail(request: HotRequest) -> HotResponse:
 def dispatcher_of(
     app: AsgiApp = hello,
     handler: HotHandler = fail,
-    deadline: float = 0.01,
+    deadline: float = 60,
     cors: CorsPolicy | None = None,
 ) -> Dispatcher:
     hot = HotRoutes()
@@ -129,7 +130,7 @@ async def test_refusal_of_a_hot_route_is_a_problem() -> None:
 
 
 async def test_timeout_of_the_application_is_503() -> None:
-    dispatcher = dispatcher_of(nothing)
+    dispatcher = dispatcher_of(nothing, deadline=PASSED_AT_ONCE)
     answer = await get_from(dispatcher, "/anything")
     assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
     assert answer.headers["retry-after"] == "1"
@@ -182,7 +183,11 @@ async def test_error_page_replaces_the_problem_document() -> None:
         )
 
     dispatcher = Dispatcher(
-        HotRoutes(), nothing, Metrics(several_processes=False), error_page=page_of, deadline=0.01
+        HotRoutes(),
+        nothing,
+        Metrics(several_processes=False),
+        error_page=page_of,
+        deadline=PASSED_AT_ONCE,
     )
     page = await get_from(dispatcher, "/page")
     assert (page.status_code, page.text) == (503, "page")
@@ -209,7 +214,7 @@ async def test_head_is_answered_as_get_without_its_body() -> None:
 
 
 async def test_pages_of_other_origins_can_read_unexpected_errors() -> None:
-    dispatcher = dispatcher_of(nothing, cors=CorsPolicy([ANY_ORIGIN]))
+    dispatcher = dispatcher_of(nothing, deadline=PASSED_AT_ONCE, cors=CorsPolicy([ANY_ORIGIN]))
     async with client_of(dispatcher) as client:
         failed, timed_out = await client.get(PROJECTS), await client.get("/api/v1/api-keys")
         null = await client.get("/api/v1/projects/%00")
@@ -226,7 +231,7 @@ async def test_late_response_is_not_sent_after_the_timeout() -> None:
         finally:
             await hello(scope, receive, send)
 
-    answer = await get_from(dispatcher_of(late), "/anything")
+    answer = await get_from(dispatcher_of(late, deadline=PASSED_AT_ONCE), "/anything")
     assert answer.status_code == 503
     assert json.loads(answer.content)["code"] == "database_unavailable"
 
@@ -239,8 +244,8 @@ async def test_response_that_started_in_time_is_completed() -> None:
         await overdue.wait()
         await send({"type": "http.response.body", "body": b"whole"})
 
-    asyncio.get_running_loop().call_later(0.05, overdue.set)
-    answer = await get_from(dispatcher_of(slow_body), "/anything")
+    asyncio.get_running_loop().call_later(2 * DEADLINE, overdue.set)
+    answer = await get_from(dispatcher_of(slow_body, deadline=DEADLINE), "/anything")
     assert (answer.status_code, answer.text) == (200, "whole")
 
 
@@ -268,7 +273,7 @@ async def test_path_without_a_deadline_may_take_longer() -> None:
         await hello(scope, receive, send)
 
     asyncio.get_running_loop().call_later(0.05, overdue.set)
-    assert (await get_from(dispatcher_of(slow), "/slow")).text == "hello"
+    assert (await get_from(dispatcher_of(slow, deadline=PASSED_AT_ONCE), "/slow")).text == "hello"
 
 
 async def test_disconnect_cancels_the_application() -> None:
