@@ -25,6 +25,7 @@ from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
 from tenantry.notifications.mail_delivery import MailService, RetrySchedule
+from tests.support.billing import until_blocked
 from tests.support.logs import watched
 from tests.support.outbox import NOW, OWNER, add_notification, delivery_of
 from tests.support.patience import patient_database, patient_queue
@@ -386,6 +387,16 @@ async def test_a_worker_waits_for_an_unavailable_database(
     assert log.count("interrupted") == 1
 
 
+# What a worker does first.
+BLOCKED_LOOK: Final = """
+CREATE FUNCTION procrastinate_prune_stalled_workers_v1(double precision) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(1);
+    RAISE EXCEPTION 'still no schema';
+END $$
+"""
+
+
 async def test_a_worker_without_a_schema_continues_only_once_there_is_one(
     postgres: PostgresServer, server: MailServer
 ) -> None:
@@ -395,12 +406,18 @@ async def test_a_worker_without_a_schema_continues_only_once_there_is_one(
         await database.open()
         async with worker(queue, work_with(database, server)):
             await log.until("the job worker was interrupted")
+            async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as other:
+                await other.execute("SELECT pg_advisory_lock(1)")
+                await other.execute(BLOCKED_LOOK)
+                await until_blocked(conninfo)  # the worker looks again
+                before = log.count("the job worker continues")
+                await other.execute("DROP FUNCTION procrastinate_prune_stalled_workers_v1")
             await asyncio.to_thread(migrate, conninfo)
             await queued(database)
             await mails(server, 1)
         await database.close()
         await queue.close()
-    assert log.count("the job worker continues") == 1
+    assert (before, log.count("the job worker continues")) == (0, 1)
 
 
 @pytest.mark.thorough
