@@ -294,7 +294,7 @@ async def test_missing_permission_is_said_and_the_rest_shown(
 
 
 async def test_no_page_without_a_customer_asks_the_provider(conninfo: str, people: Path) -> None:
-    """With a service of its own, whose provider gets no late request of another test."""
+    """Its provider serves no other test, whose late requests would count."""
     fields = {"name": "Acme", "ownerEmail": OLIVIA.email, "ownerId": OLIVIA.sub}
     async with (
         running_provider() as provider,
