@@ -30,8 +30,9 @@ from tests.support.billing import add_tenants, rows
 from tests.support.billing_oracle import Verdict, judge
 from tests.support.billing_oracle_mails import ExpectedMail
 from tests.support.billing_oracle_records import ExpectedTenant
+from tests.support.catalogs import EXTRA_PROJECTS, PLANS
 from tests.support.patience import patient_database
-from tests.support.provider_world import ADDON_PRICE, Event, History, HistoryTenant
+from tests.support.provider_world import Event, History, HistoryTenant
 from tests.support.signing import deliver
 
 NOW: Final = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -43,25 +44,6 @@ before.
 _TOGETHER: Final = 100
 """Events in one transaction, each of another history."""
 _EXPLAINED: Final = "ambiguous_order"
-_CATALOG: Final = f"""
-[[plans]]
-id = "free"
-
-[[plans]]
-id = "pro"
-stripe_price_id = ["price_pro", "price_pro_yearly"]
-
-[[plans]]
-id = "business"
-stripe_price_id = "price_business"
-
-[[addons]]
-id = "projects"
-name = "Projects"
-stripe_price_id = "{ADDON_PRICE}"
-[addons.limits]
-projects = 10
-"""
 _NOTICES: Final = "trial_ending,payment_recovered,subscription_ended,access_ended"
 _LEDGER: Final = "SELECT tenant_id, id, anomalies FROM billing_events WHERE tenant_id = ANY(%s) AND anomalies <> '{}'"
 _MAILS: Final = "SELECT tenant_id, type, event_id FROM notifications WHERE tenant_id = ANY(%s)"
@@ -252,7 +234,7 @@ async def running_history_service(conninfo: str, mode: str) -> AsyncIterator[His
     database = patient_database(conninfo, pool_size=2)
     await database.open()
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as plans:
-        plans.write(_CATALOG)
+        plans.write(PLANS + EXTRA_PROJECTS)
         plans.flush()
         settings = {"SUBSCRIPTIONS": mode, "TENANTRY_PLANS": plans.name, "OWNER_NOTICES": _NOTICES}
         policy = make_settings(**settings).billing
@@ -267,15 +249,15 @@ async def running_history_service(conninfo: str, mode: str) -> AsyncIterator[His
 
 def record_differences(tenant: str, expected: ExpectedTenant, record: dict[str, Any]) -> list[str]:
     """Return what a record says otherwise than the oracle."""
-    access = record["access"]
+    fields, access = expected.record, record["access"]
     pairs = {
-        "plan": (record["plan"], expected.plan),
-        "subscriptionStatus": (record["subscriptionStatus"], expected.subscription_status),
-        "currentPeriodEnd": (_epoch(record["currentPeriodEnd"]), expected.current_period_end),
-        "cancelAtPeriodEnd": (record["cancelAtPeriodEnd"], expected.cancel_at_period_end),
-        "cancelAt": (_epoch(record["cancelAt"]), expected.cancel_at),
-        "endsAt": (_epoch(record["endsAt"]), expected.ends_at),
-        "seats": (record["seats"], expected.seats),
+        "plan": (record["plan"], fields.plan),
+        "subscriptionStatus": (record["subscriptionStatus"], fields.subscription_status),
+        "currentPeriodEnd": (_epoch(record["currentPeriodEnd"]), fields.current_period_end),
+        "cancelAtPeriodEnd": (record["cancelAtPeriodEnd"], fields.cancel_at_period_end),
+        "cancelAt": (_epoch(record["cancelAt"]), fields.cancel_at),
+        "endsAt": (_epoch(record["endsAt"]), fields.ends_at),
+        "seats": (record["seats"], fields.seats),
         "access.state": (access["state"], expected.access.state),
         "access.plan": (access["plan"], expected.access.plan),
         "access.until": (_epoch(access["until"]), expected.access.until),

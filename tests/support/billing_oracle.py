@@ -6,8 +6,8 @@ docs/explanation/subscriptions.md, before the service's code was read. It knows 
 events happened, so it needs none of the rules that find an order. It folds all events that have
 arrived anew at each arrival: slow, and hard to get wrong.
 
-`billing_oracle_events`, `_placement`, `_folds`, `_records` and `_mails` are its steps, in this
-order.
+`billing_oracle_events`, `_placement`, `_records` and `_mails` are its steps, in this order; what
+the events of one tenant come to is `subscription_oracle`'s.
 """
 
 from collections import Counter
@@ -50,4 +50,4 @@ def judge(history: History, now: int) -> Verdict:
         for subscription in misleading_moves(history)
         for tenant in history.tenants
     }
-    return Verdict(view.records, mails, arrivals.optional)
+    return Verdict(view.tenants, mails, arrivals.optional)

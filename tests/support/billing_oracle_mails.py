@@ -19,15 +19,14 @@ from tests.support.billing_oracle_events import (
     org_named_by,
     subscription_id_of,
 )
-from tests.support.billing_oracle_folds import Folded
 from tests.support.billing_oracle_placement import Placement, place
 from tests.support.billing_oracle_records import (
     ExpectedTenant,
-    all_events_of,
-    record_of,
-    subscriptions_of,
+    expected_of,
+    tenant_of,
 )
 from tests.support.provider_world import DAY, HOUR, Event, History
+from tests.support.subscription_oracle import ExpectedSubscription
 
 PARKED_MAIL_HOURS = 72
 ENDS_BY_TIME_DAYS = 3
@@ -93,21 +92,15 @@ class Arrivals:
 
     def _view(self) -> "TenantsView":
         placement = place(self.history, self.arrived, self.links)
-        records = {
-            tenant.id: record_of(self.history, placement, tenant, self.now)
+        expected = {
+            tenant.id: expected_of(self.history, placement, tenant)
             for tenant in self.history.tenants
         }
-        if self.history.mode == "any":
-            folds = {
-                tenant.id: {"": all_events_of(self.history, placement, tenant)}
-                for tenant in self.history.tenants
-            }
-        else:
-            folds = {
-                tenant.id: subscriptions_of(self.history, placement, tenant.id)
-                for tenant in self.history.tenants
-            }
-        return TenantsView(placement, records, folds)
+        return TenantsView(
+            placement,
+            {id_: tenant_of(each, self.now) for id_, each in expected.items()},
+            {id_: each.named for id_, each in expected.items()},
+        )
 
     def _is_young(self, position: int) -> bool:
         created: int = self.history.events[position]["created"]
@@ -121,7 +114,7 @@ class Arrivals:
             event = self.history.events[position]
             if event["type"] != FAILED_TYPE or before.placement.tenant_of.get(position) == tenant:
                 continue
-            ends_past_due = after.records[tenant].subscription_status == "past_due"
+            ends_past_due = after.tenants[tenant].record.subscription_status == "past_due"
             mails = not self._is_paid(position)
             if position != arriving:
                 if mails and not ends_past_due and after.status_for(event, tenant) == "past_due":
@@ -187,12 +180,12 @@ class Arrivals:
         self, arriving: int, tenant: str, before: "TenantsView", after: "TenantsView"
     ) -> None:
         """An event ends a subscription, or the access: one mail."""
-        if after.records[tenant].access.state != "none":
+        if after.tenants[tenant].access.state != "none":
             return
         known = set(self.notices | self.ends)
         self._mail_ends_by_event(arriving, tenant, before, after)
-        ended = before.records[tenant].access.ended
-        if set(self.notices | self.ends) == known and ended != after.records[tenant].access.ended:
+        ended = before.tenants[tenant].access_ended
+        if set(self.notices | self.ends) == known and ended != after.tenants[tenant].access_ended:
             self._mail_end_by_time(tenant, ended)
 
     def _mail_end_by_time(self, tenant: str, ended: int | None) -> None:
@@ -209,11 +202,11 @@ class Arrivals:
         timely = self._timely(arriving, tenant, before, after)
         if not timely:
             return
-        had_access = before.records[tenant].access.state != "none" and before.has_given(tenant)
+        had_access = before.tenants[tenant].access.state != "none" and before.has_given(tenant)
         ended = self._ended_subscriptions(event, tenant, before, after) & timely
         for subscription in sorted(ended):
             self._mail_end(event, subscription, tenant, after)
-        if self.history.mode == "any" and before.folds[tenant][""].id not in {
+        if self.history.mode == "any" and before.subscriptions[tenant][""].id not in {
             "",
             subscription_id_of(event),
         }:
@@ -222,7 +215,8 @@ class Arrivals:
             return
         # a failed payment has its own mail alone
         by_payment = (
-            event["type"] == FAILED_TYPE or after.records[tenant].subscription_status == "past_due"
+            event["type"] == FAILED_TYPE
+            or after.tenants[tenant].record.subscription_status == "past_due"
         )
         if not had_access or ended or by_payment:
             return
@@ -327,25 +321,26 @@ class Arrivals:
         self, event: Event, tenant: str, before: "TenantsView", after: "TenantsView"
     ) -> set[str]:
         if self.history.mode == "each":
-            was = before.folds[tenant]
+            was = before.subscriptions[tenant]
             over = {
-                id_: state
-                for id_, state in after.folds[tenant].items()
+                id_
+                for id_, state in after.subscriptions[tenant].items()
                 if state.status == "canceled"
             }
-            for id_, state in over.items():
-                if id_ in was and was[id_].is_moved and not state.is_moved:
+            moved = {id_: after.is_moved(tenant, id_) for id_ in over}
+            for id_ in over:
+                if before.is_moved(tenant, id_) and not moved[id_]:
                     # it came back by its end: whether it becomes canceled then is not documented
                     self.optional.add(ExpectedMail("subscription_ended", tenant, id_))
             # a tenant that knows only invoices of a subscription never had it
-            known = {id_ for id_ in was if was[id_].reported is not None}
+            known = {id_ for id_ in was if was[id_].reported_status is not None}
             ended = {
                 id_
-                for id_, state in over.items()
-                if (was[id_].status != "canceled" if id_ in known else not state.is_moved)
+                for id_ in over
+                if (was[id_].status != "canceled" if id_ in known else not moved[id_])
             }
-            return {id_ for id_ in ended if not over[id_].is_moved or self._has_lost(tenant, after)}
-        was_any, now_any = before.folds[tenant][""], after.folds[tenant][""]
+            return {id_ for id_ in ended if not moved[id_] or self._has_lost(tenant, after)}
+        was_any, now_any = before.subscriptions[tenant][""], after.subscriptions[tenant][""]
         became = now_any.status == "canceled" and was_any.status != "canceled"
         mine = was_any.id in {"", subscription_id_of(event)} and event["type"] in SUBSCRIPTION_TYPES
         return {str(subscription_id_of(event))} if became and mine else set()
@@ -354,7 +349,8 @@ class Arrivals:
         """Whether a tenant would have access if no subscription had moved away from it."""
         [known] = [each for each in self.history.tenants if each.id == tenant]
         stayed = replace(after.placement, moved_away={})
-        return record_of(self.history, stayed, known, self.now).access.state != "none"
+        expected = expected_of(self.history, stayed, known)
+        return tenant_of(expected, self.now).access.state != "none"
 
     def _mail_trial_end(self, arriving: int, after: "TenantsView") -> None:
         """The trial has not ended, and no newer event has ended or extended it."""
@@ -363,7 +359,7 @@ class Arrivals:
             return
         tenant = org_named_by(event) or self.links.get(customer_of(event) or "")
         end = object_of(event).get("trial_end")
-        if tenant not in after.folds or end is None or end <= self.now:
+        if tenant not in after.subscriptions or end is None or end <= self.now:
             return
         newer = [
             object_of(self.history.events[position])
@@ -385,26 +381,27 @@ class TenantsView:
     """All tenants after some arrivals."""
 
     placement: Placement
-    records: dict[str, ExpectedTenant]
-    folds: dict[str, dict[str, Folded]]
+    tenants: dict[str, ExpectedTenant]
+    subscriptions: dict[str, dict[str, ExpectedSubscription]]
 
     def has_given(self, tenant: str) -> bool:
         """Whether a subscription of a tenant gave it access: one of which only invoices are known
         has given nothing.
         """
         return any(
-            state.reported is not None and state.access != "none"
-            for state in self.folds[tenant].values()
+            each.reported_status is not None and each.access_by_status[0] in {"full", "grace"}
+            for each in self.subscriptions[tenant].values()
         )
 
     def is_moved(self, tenant: str, subscription: str) -> bool:
         """Whether a subscription of a tenant has moved to another one."""
-        state = self.folds[tenant].get(subscription)
-        return state is not None and state.is_moved
+        known = self.subscriptions[tenant].get(subscription)
+        is_named = subscription in self.placement.moved_away.get(tenant, {})
+        return is_named and known is not None and known.is_known
 
     def status_of(self, tenant: str, subscription: str) -> str:
         """Return the status of a subscription; in `any` the tenant's."""
-        states = self.folds[tenant]
+        states = self.subscriptions[tenant]
         state = states.get(subscription) or states.get("")
         return state.status if state else "none"
 
@@ -412,9 +409,9 @@ class TenantsView:
         """Return the status of an invoice's subscription; in `any`, and without one, the
         tenant's.
         """
-        states = self.folds[tenant]
+        states = self.subscriptions[tenant]
         state = states.get(subscription_id_of(invoice_event) or "")
-        return state.status if state else self.records[tenant].subscription_status
+        return state.status if state else self.tenants[tenant].record.subscription_status
 
 
 def misleading_moves(history: History) -> set[str]:

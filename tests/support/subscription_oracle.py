@@ -1,9 +1,9 @@
-"""What a tenant's record must say in `SUBSCRIPTIONS=each`, computed from what happened, in the
-order in which it did.
+"""What a tenant's record must say, computed from what happened, in the order in which it did.
 
 Written from docs/explanation/subscriptions.md alone. Nothing is folded and nothing is kept: each
-answer looks through the history of one subscription again. The only order here is that of the list,
-so it says nothing about late events or batches.
+answer looks through the history of one subscription again. `SUBSCRIPTIONS=any` is the case of one
+subscription, to which everything happens. The only order here is that of the list, so it says
+nothing about late events or batches.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ class ExpectedRecord(NamedTuple):
     """
 
     plan: str
-    status: str
+    subscription_status: str
     current_period_end: int | None
     cancel_at_period_end: bool
     cancel_at: int | None
@@ -74,15 +74,27 @@ class Rules(NamedTuple):
 
     catalog: Catalog
     grace_days: int = GRACE_DAYS
+    is_each: bool = True
+    """Whether `SUBSCRIPTIONS` is ``each``, not ``any``."""
 
 
 class ExpectedSubscription:
-    """One subscription; ``history`` are its events, invoices' included, as they happened."""
+    """One subscription; ``history`` are its events, invoices' included, as they happened.
 
-    def __init__(self, subscription_id: str, history: Sequence[BillingEvent], rules: Rules) -> None:
+    In ``any`` it is all that a tenant has, and ``first_plan`` what that was before the first event.
+    """
+
+    def __init__(
+        self,
+        subscription_id: str,
+        history: Sequence[BillingEvent],
+        rules: Rules,
+        first_plan: str = "free",
+    ) -> None:
         self.id = subscription_id
         self._history = history
         self._rules = rules
+        self._first_plan = first_plan
         self._statuses: list[str | None] = []
         for place in range(len(history)):
             self._statuses.append(
@@ -99,7 +111,7 @@ class ExpectedSubscription:
         event = self._history[place]
         if not event.type.startswith("invoice."):
             return "canceled" if _is_end(event) else event.status
-        if before in _OVER:
+        if before in _OVER and self._rules.is_each:
             return before
         if event.type == _FAILED:
             return "past_due"
@@ -158,13 +170,29 @@ class ExpectedSubscription:
 
     @property
     def _plan_item(self) -> tuple[str, SubscriptionItem] | None:
+        """The item that determines plan and seats: in ``any`` the first, whatever its quantity."""
+        return self._plan_item_of(self._counting if self._rules.is_each else self._items)
+
+    @property
+    def _access_item(self) -> tuple[str, SubscriptionItem] | None:
+        """The item that determines the plan of the access."""
+        return self._plan_item_of(self._counting)
+
+    @property
+    def _counting(self) -> Sequence[SubscriptionItem]:
+        return [item for item in self._items if item.quantity > 0]
+
+    def _plan_item_of(
+        self, items: Sequence[SubscriptionItem]
+    ) -> tuple[str, SubscriptionItem] | None:
         catalog = self._rules.catalog
+        considered = items if self._rules.is_each else items[:1]
         plans = [
             (catalog.plan_of_price(item.price_id), item)
-            for item in self._items
+            for item in considered
             if item.price_id is not None
         ]
-        found = [(plan, item) for plan, item in plans if plan is not None and item.quantity > 0]
+        found = [(plan, item) for plan, item in plans if plan is not None]
         # max() returns the first of equals, which is the one that counts
         return max(found, key=lambda each: catalog.rank(each[0]), default=None)
 
@@ -172,11 +200,11 @@ class ExpectedSubscription:
     def addons(self) -> Counter[str]:
         """Its add-ons, with quantities."""
         addons: Counter[str] = Counter()
-        for item in self._items:
+        for item in self._counting:
             addon = (
                 None if item.price_id is None else self._rules.catalog.addon_of_price(item.price_id)
             )
-            if addon is not None and item.quantity > 0:
+            if addon is not None:
                 addons[addon] += item.quantity
         return addons
 
@@ -186,7 +214,9 @@ class ExpectedSubscription:
         period_end = None if self._has_ended else self._last.current_period_end
         details, cancels = self._last.details, self._last_whole.cancel_at_period_end or False
         seats = (
-            None if self._plan_item is None or self.status in _OVER else self._plan_item[1].quantity
+            None
+            if self._plan_item is None or self.reported_status in _OVER
+            else self._plan_item[1].quantity
         )
         ends_at = self._ends_at(details, cancels, period_end)
         return ExpectedRecord(
@@ -196,11 +226,20 @@ class ExpectedSubscription:
     @property
     def plan(self) -> str:
         """The plan by its items, ``free`` without one."""
+        if self._last is _NOTHING:
+            return self._first_plan
         return "free" if self._plan_item is None else self._plan_item[0]
+
+    @property
+    def access_plan(self) -> str:
+        """The plan of the access that it gives."""
+        return "free" if self._access_item is None else self._access_item[0]
 
     def _ends_at(
         self, details: SubscriptionDetails, cancels: bool, period_end: int | None
     ) -> int | None:
+        if self.status == "past_due" and self.reported_status in _OVER:
+            return None  # a payment that fails after the end (`any`): this is not documented
         if self._has_ended:
             ended = self._last.details.ended_at
             return self._last.created if ended is None else ended
@@ -255,13 +294,13 @@ class ExpectedSubscription:
         return state, min(ends, default=None)
 
     @property
-    def _reported_status(self) -> str | None:
+    def reported_status(self) -> str | None:
         """The status that the subscription events last gave; None if there are none."""
         return self._status_given_before(len(self._history))
 
     @property
     def _status_without_failure(self) -> str | None:
-        return self._reported_status if self.status == "past_due" else self.status
+        return self.reported_status if self.status == "past_due" else self.status
 
     @property
     def _state_by_status(self) -> str:
@@ -272,7 +311,7 @@ class ExpectedSubscription:
             return "over"
         state = self._given_by(self.status)
         if self.status == "past_due":
-            reported = self._reported_status
+            reported = self.reported_status
             before = "none" if reported is None else self._given_by(reported)
             state = min(state, before, key=_ACCESS_ORDER.index)
         is_empty = bool(self._items) and all(item.quantity == 0 for item in self._items)
@@ -297,10 +336,10 @@ class ExpectedSubscription:
 
     def place(self, access: str) -> tuple[bool, int, bool, int, int, str]:
         """Its place among others if this is its access: the greatest counts."""
-        has_plan = self._plan_item is not None
+        has_plan = self._access_item is not None
         created = -1 if self._created is None else self._created
         gives_plan = has_plan and access in {"full", "grace"}
-        rank = self._rules.catalog.rank(self.plan)
+        rank = self._rules.catalog.rank(self.access_plan)
         return gives_plan, _ACCESS_ORDER.index(access), has_plan, rank, created, self.id
 
 
@@ -344,17 +383,15 @@ class Expected:
 
     def __init__(self, happened: Sequence[BillingEvent], rules: Rules, plan: str = "free") -> None:
         self._catalog = rules.catalog
+        self._is_each = rules.is_each
         counted = [event for event in happened if event.type in _TYPES]
-        ids = sorted(
-            {event.subscription_id for event in counted if event.subscription_id is not None}
+        self.named = (
+            _each_of(counted, rules) if rules.is_each else {"": _all_of(counted, rules, plan)}
         )
-        subscriptions = [
-            ExpectedSubscription(
-                each, [event for event in counted if event.subscription_id == each], rules
-            )
-            for each in ids
-        ]
-        self.subscriptions = [each for each in subscriptions if each.is_known]
+        """Its subscriptions by id, those without a status too. In ``any`` there is one, named
+        "".
+        """
+        self.subscriptions = [each for each in self.named.values() if each.is_known]
         self.grants = [ExpectedGrant(plan, None), *grants_after(happened)]
 
     @property
@@ -366,7 +403,7 @@ class Expected:
         if first is None:
             return self._record_of(self._highest(self.grants))
         plan = self._highest([each for each in self.grants if each.until is None])
-        if self._place_of(plan) > first.place(first.access_by_status[0]):
+        if self._is_each and self._place_of(plan) > first.place(first.access_by_status[0]):
             return self._record_of(plan)
         return first.record
 
@@ -419,11 +456,26 @@ class Expected:
         if chosen is None or self._place_of(plan) > chosen.place(chosen.access_at(moment)):
             return ("none" if plan == "free" else "full"), plan
         state = chosen.access_at(moment)
-        return (state, chosen.plan) if state in {"full", "grace"} else ("none", "free")
+        return (state, chosen.access_plan) if state in {"full", "grace"} else ("none", "free")
 
     def accesses(self, moments: Sequence[int]) -> Mapping[int, ExpectedAccess]:
         """The tenant's access at each of these moments."""
         return {moment: self.access_at(moment) for moment in moments}
+
+
+def _each_of(counted: Sequence[BillingEvent], rules: Rules) -> dict[str, ExpectedSubscription]:
+    ids = sorted({event.subscription_id for event in counted if event.subscription_id is not None})
+    return {
+        each: ExpectedSubscription(
+            each, [event for event in counted if event.subscription_id == each], rules
+        )
+        for each in ids
+    }
+
+
+def _all_of(counted: Sequence[BillingEvent], rules: Rules, plan: str) -> ExpectedSubscription:
+    reports = [event.subscription_id for event in counted if not event.type.startswith("invoice.")]
+    return ExpectedSubscription((reports[-1] or "") if reports else "", counted, rules, plan)
 
 
 def _is_end(event: BillingEvent) -> bool:

@@ -24,10 +24,9 @@ _MOST_EXAMPLES: Final = 3
 Batches = Sequence[Sequence[BillingEvent]]
 
 
-def policy_of(
-    rules: Rules, subscriptions: SubscriptionRule = SubscriptionRule.EACH
-) -> BillingPolicy:
+def policy_of(rules: Rules) -> BillingPolicy:
     """The policy of a service that is set up like this."""
+    subscriptions = SubscriptionRule.EACH if rules.is_each else SubscriptionRule.ANY
     return BillingPolicy(rules.catalog, subscriptions, past_due_grace=rules.grace_days * DAY)
 
 
