@@ -17,7 +17,7 @@ from tenantry.domain.billing.events import (
 )
 from tenantry.domain.billing.state import BillingPolicy
 from tests.support.facts import ANY, EACH, completed, deleted, failed, succeeded, updated
-from tests.support.ledger import CUSTOMER, Ledger, recorded
+from tests.support.ledger import CUSTOMER, Ledger, ledger_of, recorded
 
 STATUSES: Final = ("trialing", "active", "past_due", "unpaid")
 ACTS: Final = (
@@ -189,9 +189,7 @@ def test_a_failure_is_notified_at_most_once_and_exactly_once_unless_paid(
 
 @given(histories())
 def test_the_history_in_order_sends_every_notification(history: list[BillingEvent]) -> None:
-    ledger = Ledger(ANY)
-    for event in history:
-        ledger.deliver([event])
+    ledger = ledger_of(ANY, history)
     assert ledger.notified == tuple(
         event.id for event in history if event.type == "invoice.payment_failed"
     )
@@ -243,8 +241,6 @@ def test_history_does_not_begin_with_an_event_that_names_no_subscription() -> No
         updated(1, "d", subscription_id=None),
         deleted(2, "e", subscription_id="sub_1"),
     ]
-    one_by_one, in_one_batch = Ledger(ANY), Ledger(ANY)
+    one_by_one, in_one_batch = ledger_of(ANY, events), Ledger(ANY)
     in_one_batch.deliver(events)
-    for event in events:
-        one_by_one.deliver([event])
     assert in_one_batch.account == one_by_one.account

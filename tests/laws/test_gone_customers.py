@@ -6,7 +6,7 @@ from itertools import permutations
 
 from tenantry.domain.billing.events import CUSTOMER_DELETED, CUSTOMER_MISSING, BillingEvent
 from tests.support.facts import ANY, completed, failed, observed, updated
-from tests.support.ledger import TENANT, Ledger
+from tests.support.ledger import TENANT, Ledger, ledger_of
 
 
 def customer_deleted(customer_id: str) -> BillingEvent:
@@ -30,18 +30,14 @@ def test_every_order_ends_with_the_customer_that_can_be_used() -> None:
         completed(300, "evt_3", customer_id="cus_2"),
     ]
     for order in permutations(history):
-        ledger = Ledger(ANY, customers=())
-        for event in order:
-            ledger.deliver([event])
+        ledger = ledger_of(ANY, order, customers=())
         names = [event.id for event in order]
         assert ledger.account.customer_id == "cus_2", names
 
 
 def test_the_only_customer_leaves_the_tenant_without_one() -> None:
     for order in permutations([completed(100), updated(150), customer_deleted("cus_1")]):
-        ledger = Ledger(ANY, customers=())
-        for event in order:
-            ledger.deliver([event])
+        ledger = ledger_of(ANY, order, customers=())
         assert ledger.account.customer_id is None, [event.id for event in order]
 
 

@@ -12,7 +12,7 @@ from hypothesis import settings
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tests.support import figures
 from tests.support.facts import grant_ended, granted
-from tests.support.ledger import Ledger
+from tests.support.ledger import Ledger, ledger_of
 from tests.support.random_grants import with_grants
 from tests.support.random_subscription_histories import random_history
 from tests.support.subscription_histories import CATALOG, HOUR, START, Script
@@ -82,9 +82,7 @@ def test_orders_with_any_keep_the_fields_of_the_subscription_and_the_access_of_g
     expected, policy, found = Expected(happened, rules), policy_of(rules), set[object]()
     record = BillingRecord()
     for order in islice(permutations(happened), 0, None, 7):
-        ledger = Ledger(policy)
-        for event in order:
-            ledger.deliver([event])
+        ledger = ledger_of(policy, order)
         record, folds = ledger.account.record, ledger.account.folds
         found.add((record, tuple((key, folds[key].state) for key in sorted(folds))))
     assert len(found) == 1

@@ -20,7 +20,7 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.tenant_record import SPEC_FIELDS
 from tests.support import figures
 from tests.support.facts import ANY, deleted, failed, succeeded, updated
-from tests.support.ledger import Ledger, folded
+from tests.support.ledger import folded, ledger_of
 
 spec_fields: Final = attrgetter(*SPEC_FIELDS)
 """Return the four fields of a state or record that the specification names."""
@@ -245,9 +245,7 @@ def deliver(truth: Order, orders: Iterable[Order], policy: BillingPolicy) -> End
     right = _shown(folded(truth, policy))
     ends = Ends()
     for number, order in enumerate(orders):
-        ledger = Ledger(policy)
-        for event in order:
-            ledger.deliver([event])
+        ledger = ledger_of(policy, order)
         is_wrong, is_flagged = _shown(ledger.account.state) != right, bool(ledger.ambiguous)
         ends = added(
             ends,

@@ -224,6 +224,20 @@ class Ledger:
                 self._gone[customer_id] = events[gone_by]
 
 
+def ledger_of(
+    policy: BillingPolicy,
+    events: Iterable[BillingEvent],
+    customers: Sequence[str] = (CUSTOMER,),
+    *,
+    plan: str = FREE,
+) -> Ledger:
+    """A ledger after these events, delivered one by one."""
+    ledger = Ledger(policy, customers, plan=plan)
+    for event in events:
+        ledger.deliver([event])
+    return ledger
+
+
 def folded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingState:
     """The state of one fold that a history leads to, event by event."""
     state = BillingState()

@@ -13,7 +13,7 @@ from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.state import BillingPolicy, BillingState, SubscriptionRule
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tests.support import figures
-from tests.support.ledger import CUSTOMER, Ledger
+from tests.support.ledger import CUSTOMER, Ledger, ledger_of
 from tests.support.orders import in_batches, shuffled
 from tests.support.random_subscription_histories import random_history
 from tests.support.subscription_histories import NamedHistory
@@ -209,10 +209,7 @@ def random_orders(
 
 def delivered(happened: Sequence[BillingEvent], rules: Rules) -> BillingRecord:
     """The record after a history in its true order."""
-    ledger = Ledger(policy_of(rules))
-    for event in happened:
-        ledger.deliver([event])
-    return ledger.account.record
+    return ledger_of(policy_of(rules), happened).account.record
 
 
 def check_one_at_a_time(history: NamedHistory, record_property: figures.RecordProperty) -> None:

@@ -11,7 +11,7 @@ from tenantry.domain.billing.snapshot import ProviderSubscription, snapshots
 from tenantry.domain.billing.state import BillingState
 from tenantry.domain.billing.timeline import Folded
 from tests.support.facts import ANY, EACH, account, deleted, failed, observed, updated
-from tests.support.ledger import Ledger
+from tests.support.ledger import Ledger, ledger_of
 
 
 def subscription(subscription_id: str = "sub_1", **facts: Any) -> ProviderSubscription:
@@ -169,7 +169,5 @@ def test_an_answer_that_confirms_takes_the_place_of_the_one_before() -> None:
     ],
 )
 def test_an_answer_that_changes_the_state_is_a_new_entry(before: list[Any], newer: Any) -> None:
-    ledger = Ledger(ANY)
-    for event in (updated(100), *before):
-        ledger.deliver([event])
+    ledger = ledger_of(ANY, [updated(100), *before])
     assert ledger.applied([newer]).superseded == []
