@@ -23,6 +23,7 @@ from tenantry.settings import SettingsError, load
 from tests.support import other_program
 from tests.support.billing import rows
 from tests.support.cases import cases
+from tests.support.catalogs import CATALOG
 from tests.support.findings import checked_settings, levels, only
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
@@ -61,10 +62,7 @@ def test_settings_without_a_fault() -> None:
 
 
 def test_a_plan_without_a_price_cannot_be_bought() -> None:
-    priced = parse_catalog(
-        '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n'
-    )
-    assert levels(judge_catalog(priced)) == {Level.OK}
+    assert levels(judge_catalog(CATALOG)) == {Level.OK}
     priceless = parse_catalog('[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\n')
     assert "pro" in only(judge_catalog(priceless), Level.WARNING).message
 

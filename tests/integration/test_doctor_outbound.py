@@ -14,7 +14,7 @@ from tenantry.db.connection import Connection
 from tenantry.domain.plans import Catalog
 from tenantry.outbound.events_store import OldestWriter, read_oldest_writer
 from tenantry.outbound.webhooks import EndpointState
-from tests.support.facts import CATALOG
+from tests.support.catalogs import CATALOG
 from tests.support.findings import checked_settings, only
 from tests.support.outbound_webhooks import Sending
 from tests.support.patience import patient_database

@@ -13,8 +13,8 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
 from tests.support import events
 from tests.support.billing import EVENTS, Provider, rows
+from tests.support.catalogs import CATALOG
 from tests.support.events import NOW
-from tests.support.facts import CATALOG
 from tests.support.patience import patient_database
 from tests.support.service import Service
 

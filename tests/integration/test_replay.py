@@ -15,8 +15,8 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows, until_blocked
+from tests.support.catalogs import CATALOG
 from tests.support.events import MONTH, NOW
-from tests.support.facts import CATALOG
 from tests.support.replays import (
     ALL,
     HOUR,

@@ -7,8 +7,8 @@ import pytest
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tests.support import events
 from tests.support.billing import Provider
+from tests.support.catalogs import CATALOG
 from tests.support.events import NOW
-from tests.support.facts import CATALOG
 from tests.support.replays import HOUR, check_newest, corrupt, replay_one, with_fold, with_history
 from tests.support.service import Service
 

@@ -17,7 +17,7 @@ from tenantry.jobs.retention_store import DELETE_BODIES
 from tenantry.jobs.tasks import Work
 from tests.support import events
 from tests.support.billing import EVENTS, Provider, Subscriber
-from tests.support.facts import CATALOG
+from tests.support.catalogs import CATALOG
 from tests.support.logs import watched
 from tests.support.outbox import add_notification
 from tests.support.patience import patient_database, patient_queue

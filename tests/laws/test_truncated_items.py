@@ -11,29 +11,16 @@ import pytest
 from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.plans import parse_catalog
+from tests.support.catalogs import PLANS
 from tests.support.facts import observed, updated
-from tests.support.ledger import Ledger
+from tests.support.ledger import ledger_of
 
 CATALOG: Final = parse_catalog(
-    """
-    [[plans]]
-    id = "free"
-    [[plans]]
-    id = "pro"
-    stripe_price_id = "price_pro"
-    [[plans]]
-    id = "business"
-    stripe_price_id = "price_business"
-    [[addons]]
-    id = "storage"
-    stripe_price_id = "price_storage"
-    [[addons]]
-    id = "archive"
-    stripe_price_id = "price_archive"
-    [[addons]]
-    id = "support"
-    stripe_price_id = "price_support"
-    """
+    PLANS
+    + "".join(
+        f'[[addons]]\nid = "{name}"\nstripe_price_id = "price_{name}"\n'
+        for name in ("storage", "archive", "support")
+    )
 )
 
 
@@ -53,10 +40,7 @@ def in_every_order(
     """Return the plans and add-ons in which the orders of delivery end."""
     ends = set()
     for order in permutations(history):
-        ledger = Ledger(BillingPolicy(CATALOG, rule))
-        for event in order:
-            ledger.deliver([event])
-        [phase, *_] = ledger.account.record.access
+        [phase, *_] = ledger_of(BillingPolicy(CATALOG, rule), order).account.record.access
         ends.add((phase.plan, phase.addons))
     return ends
 

@@ -17,21 +17,8 @@ from tenantry.domain.billing.state import (
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.domain.billing.timeline import Folded
 from tenantry.domain.grants import GrantTerms
-from tenantry.domain.plans import parse_catalog
+from tests.support.catalogs import CATALOG
 
-CATALOG: Final = parse_catalog(
-    """
-    [[plans]]
-    id = "free"
-    stripe_price_id = "price_free"
-    [[plans]]
-    id = "pro"
-    stripe_price_id = ["price_pro", "price_pro_yearly"]
-    [[plans]]
-    id = "business"
-    stripe_price_id = "price_business"
-    """
-)
 PROFILE: Final = TenantProfile(
     "Acme", "owner@acme.example", datetime(2026, 10, 1, tzinfo=UTC), None, suspended=False
 )

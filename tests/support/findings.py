@@ -7,7 +7,7 @@ from tenantry.cli.doctor import Finding, Level
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Catalog
 from tenantry.settings import Settings
-from tests.support.facts import CATALOG
+from tests.support.catalogs import CATALOG
 
 
 def checked_settings(

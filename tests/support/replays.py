@@ -9,8 +9,8 @@ from tenantry.billing.replay import RecentReplay, ReplayService, Selection, Tena
 from tenantry.domain.billing.state import BillingPolicy
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
+from tests.support.catalogs import CATALOG
 from tests.support.events import NOW
-from tests.support.facts import CATALOG
 from tests.support.patience import patient_database
 
 POLICY: Final = BillingPolicy(catalog=CATALOG)

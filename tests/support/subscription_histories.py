@@ -11,6 +11,7 @@ from tenantry.domain.billing.events import (
     SubscriptionItem,
 )
 from tenantry.domain.plans import Catalog, parse_catalog
+from tests.support.catalogs import EXTRA_PROJECTS, PLANS
 from tests.support.ledger import CUSTOMER, TENANT
 from tests.support.subscription_oracle import Rules
 
@@ -18,22 +19,7 @@ START: Final = 1000
 HOUR: Final = 3600
 PERIOD: Final = 30_000
 
-_PLANS: Final = """
-[[plans]]
-id = "free"
-stripe_price_id = "price_free"
-[[plans]]
-id = "pro"
-stripe_price_id = ["price_pro", "price_pro_yearly"]
-[[plans]]
-id = "business"
-stripe_price_id = "price_business"
-[[addons]]
-id = "extra_projects"
-name = "Extra projects"
-stripe_price_id = "price_projects"
-[addons.limits]
-projects = 10
+_PLANS: Final = f"""{PLANS}{EXTRA_PROJECTS}
 [[addons]]
 id = "extra_members"
 name = "Extra members"

@@ -35,9 +35,9 @@ from tenantry.domain.billing.state import (
     KnownSubscription,
 )
 from tenantry.domain.billing.timeline import Folded
+from tests.support.catalogs import CATALOG
 from tests.support.facts import (
     ANY,
-    CATALOG,
     EACH,
     account,
     completed,

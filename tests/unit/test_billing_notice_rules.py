@@ -22,6 +22,7 @@ from tenantry.domain.owner_mails import (
 )
 from tenantry.domain.plans import Catalog
 from tests.support import facts
+from tests.support.catalogs import CATALOG
 from tests.support.facts import deleted, failed, observed, succeeded, updated
 
 ALL: Final = frozenset(OwnerNotice)
@@ -255,7 +256,7 @@ def test_where_only_ended_access_is_mailed_the_end_of_a_subscription_is() -> Non
     "event", [updated(200, status="past_due"), failed(200, subscription_id="sub_1")]
 )
 def test_access_that_a_failed_payment_ends_is_reported_by_its_own_mail(event: BillingEvent) -> None:
-    strict = Catalog(facts.CATALOG.plans, access={"past_due": "none"})
+    strict = Catalog(CATALOG.plans, access={"past_due": "none"})
     tenant = Tenant(msgspec.structs.replace(EACH, catalog=strict))
     tenant.receives(updated())
     assert tenant.receives(event) == []

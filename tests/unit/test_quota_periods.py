@@ -9,30 +9,23 @@ from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.entitlements import UsagePeriod, billing_period_at
 from tenantry.domain.plans import parse_catalog
 from tests.support import facts
-from tests.support.ledger import Ledger
+from tests.support.catalogs import EXTRA_PROJECTS, PLANS
+from tests.support.ledger import ledger_of
 
 DAY: Final = 86_400
-PLANS: Final = """
+STORAGE: Final = """
 [[features]]
 id = "storage"
 type = "metered"
 period = "billing"
-[[plans]]
-id = "free"
-[[plans]]
-id = "pro"
-stripe_price_id = "price_pro"
-[[plans]]
-id = "business"
-stripe_price_id = "price_business"
 """
-ADDONS: Final = """
-[[addons]]
-id = "more"
-stripe_price_id = "price_more"
-"""
-POLICIES: Final = [BillingPolicy(parse_catalog(PLANS + ADDONS), mode) for mode in SubscriptionRule]
-WITHOUT_ADDONS: Final = [BillingPolicy(parse_catalog(PLANS), mode) for mode in SubscriptionRule]
+POLICIES: Final = [
+    BillingPolicy(parse_catalog(STORAGE + PLANS + EXTRA_PROJECTS), mode)
+    for mode in SubscriptionRule
+]
+WITHOUT_ADDONS: Final = [
+    BillingPolicy(parse_catalog(STORAGE + PLANS), mode) for mode in SubscriptionRule
+]
 GIVING: Final = ("active", "trialing", "past_due")
 NOT_GIVING: Final = (
     "incomplete",
@@ -72,13 +65,6 @@ def subscribed(
         details=SubscriptionDetails(items, items[0].period_start),
         **more,
     )
-
-
-def ledger_of(policy: BillingPolicy, events: list[BillingEvent]) -> Ledger:
-    ledger = Ledger(policy)
-    for event in events:
-        ledger.deliver([event])
-    return ledger
 
 
 def period(policy: BillingPolicy, events: list[BillingEvent], now: int = 200) -> UsagePeriod | None:
@@ -122,7 +108,7 @@ def test_a_subscription_without_access_changes_no_period() -> None:
 def test_start_and_end_are_those_of_the_plan_item() -> None:
     """The provider lists items in any order, and each has a period of its own."""
     plan, lower = item("business", YEAR), item("pro", LATER)
-    for addon in (item("more", MONTH), item("more", LATER)):
+    for addon in (item("projects", MONTH), item("projects", LATER)):
         for items in permutations((plan, addon, SubscriptionItem("price_unknown", 1, 9, 8))):
             for policy in POLICIES:
                 events = [subscribed(10, "active", *items)]
@@ -145,7 +131,7 @@ def test_start_and_end_are_those_of_the_plan_item() -> None:
 def test_period_of_the_subscription_counts_where_its_items_have_none() -> None:
     for policy, items in product(
         (*POLICIES, *WITHOUT_ADDONS),
-        ((), (SubscriptionItem("price_more", 2), SubscriptionItem("price_pro", 3))),
+        ((), (SubscriptionItem("price_projects", 2), SubscriptionItem("price_pro", 3))),
     ):
         event = facts.updated(
             10,
@@ -157,9 +143,9 @@ def test_period_of_the_subscription_counts_where_its_items_have_none() -> None:
 
 
 def test_no_plan_item_or_an_unknown_start_means_the_calendar_month() -> None:
-    without_plan = [item("more", MONTH)], [item("unknown", MONTH)]
-    unknown = [SubscriptionItem("price_pro", 1, MONTH.end), item("more", MONTH)]
-    reverse = [item("pro", UsagePeriod(MONTH.end, MONTH.start)), item("more", MONTH)]
+    without_plan = [item("projects", MONTH)], [item("unknown", MONTH)]
+    unknown = [SubscriptionItem("price_pro", 1, MONTH.end), item("projects", MONTH)]
+    reverse = [item("pro", UsagePeriod(MONTH.end, MONTH.start)), item("projects", MONTH)]
     for policy, items in product(POLICIES, (*without_plan, unknown, reverse)):
         assert period(policy, [subscribed(10, "active", *items)]) is None
 
@@ -178,18 +164,15 @@ def test_period_ends_with_the_access_and_another_subscription_takes_over() -> No
 
 def test_announced_end_and_paid_time_are_those_of_the_plan_item() -> None:
     for policy in POLICIES:
-        given = item("more", MONTH), item("business", YEAR)
+        given = item("projects", MONTH), item("business", YEAR)
         ending = subscribed(10, "active", *given, cancel_at_period_end=True)
         record = ledger_of(policy, [ending]).account.record
         assert (record.ends_at, record.access[0].until) == (YEAR.end, YEAR.end + 3 * DAY)
         details = SubscriptionDetails(given, pause="void")
-        paused = facts.updated(10, customer_id="cus_1", price_id="price_more", details=details)
+        paused = facts.updated(10, customer_id="cus_1", price_id="price_projects", details=details)
         assert ledger_of(policy, [paused]).account.record.access[0].until == YEAR.end
 
 
 def test_without_a_quota_that_follows_a_billing_period_none_is_kept() -> None:
-    catalog = parse_catalog(
-        '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n'
-    )
-    ledger = ledger_of(BillingPolicy(catalog), [subscribed(10, "active", item("pro", MONTH))])
+    ledger = ledger_of(facts.ANY, [subscribed(10, "active", item("pro", MONTH))])
     assert ledger.account.billing_periods == ()

@@ -13,30 +13,16 @@ from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.billing.tenant_record import BillingRecord, access_phase
 from tenantry.domain.plans import parse_catalog
 from tests.support import facts
-from tests.support.ledger import Ledger
+from tests.support.catalogs import CATALOG, EXTRA_PROJECTS, PLANS
+from tests.support.ledger import ledger_of
 
 DAY: Final = 86_400
 GRACE: Final = 65 * DAY
-PLANS: Final = """
-[[plans]]
-id = "free"
-[[plans]]
-id = "pro"
-stripe_price_id = "price_pro"
-[[plans]]
-id = "business"
-stripe_price_id = "price_business"
-[[addons]]
-id = "more"
-stripe_price_id = "price_more"
-[addons.limits]
-projects = 10
-"""
 MODES: Final = tuple(SubscriptionRule)
 
 
 def policy(mode: SubscriptionRule, more: str = "") -> BillingPolicy:
-    return BillingPolicy(parse_catalog(f"{PLANS}{more}"), mode)
+    return BillingPolicy(parse_catalog(f"{PLANS}{EXTRA_PROJECTS}{more}"), mode)
 
 
 def told(
@@ -69,13 +55,10 @@ def record(
     events: list[BillingEvent], mode: SubscriptionRule, *, more: str = "", base_plan: str = "free"
 ) -> BillingRecord:
     """The record after these events, delivered one by one and, with the same result, in reverse."""
-    found = set[BillingRecord]()
-    for order in (events, events[::-1]):
-        ledger = Ledger(policy(mode, more), plan=base_plan)
-        for event in order:
-            ledger.deliver([event])
-        found.add(ledger.account.record)
-    [only] = found
+    [only] = {
+        ledger_of(policy(mode, more), order, plan=base_plan).account.record
+        for order in (events, events[::-1])
+    }
     return only
 
 
@@ -200,7 +183,7 @@ def test_overrides_of_the_catalog_do_not_raise_access_after_a_failed_payment(
 # The order of choice
 
 
-ADDON_ALONE: Final = {"plan": "more", "name": "sub_addon"}
+ADDON_ALONE: Final = {"plan": "projects", "name": "sub_addon"}
 
 
 def test_a_plan_in_grace_comes_before_a_subscription_without_a_plan() -> None:
@@ -209,9 +192,9 @@ def test_a_plan_in_grace_comes_before_a_subscription_without_a_plan() -> None:
     assert (found.plan, found.subscription_status) == ("business", "past_due")
     phase = phase_at(events, SubscriptionRule.EACH, 30)
     assert (phase.state, phase.plan, phase.until) == ("grace", "business", 20 + GRACE)
-    assert phase.addons == (("more", 1),)
+    assert phase.addons == (("extra_projects", 1),)
     after = phase_at(events, SubscriptionRule.EACH, 20 + GRACE)
-    assert (after.state, after.plan, after.addons) == ("full", "free", (("more", 1),))
+    assert (after.state, after.plan, after.addons) == ("full", "free", (("extra_projects", 1),))
 
 
 def test_full_access_without_a_plan_comes_before_a_plan_without_access() -> None:
@@ -300,7 +283,7 @@ def items(*given: tuple[str, int]) -> SubscriptionDetails:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "given", [(("business", 0),), (("business", 0), ("pro", 0)), (("business", 0), ("more", 0))]
+    "given", [(("business", 0),), (("business", 0), ("pro", 0)), (("business", 0), ("projects", 0))]
 )
 def test_items_of_quantity_0_give_nothing(
     given: tuple[tuple[str, int], ...], mode: SubscriptionRule
@@ -318,16 +301,14 @@ def test_an_item_of_quantity_0_is_not_chosen(mode: SubscriptionRule) -> None:
     # SPEC 3: the first item
     assert found.plan == ("pro" if mode is SubscriptionRule.EACH else "business")
     assert access(events, mode, 30) == ("full", "pro", None)
-    addon = [told(10, "active", details=items(("business", 0), ("more", 2)))]
+    addon = [told(10, "active", details=items(("business", 0), ("projects", 2)))]
     phase = phase_at(addon, mode, 30)
-    assert (phase.state, phase.plan, phase.addons) == ("full", "free", (("more", 2),))
+    assert (phase.state, phase.plan, phase.addons) == ("full", "free", (("extra_projects", 2),))
 
 
 def test_items_of_quantity_0_are_seen_without_addons_in_the_catalog() -> None:
-    plans = PLANS.partition("[[addons]]")[0]
-    ledger = Ledger(BillingPolicy(parse_catalog(plans)))
-    ledger.deliver([told(10, "active", details=items(("unknown", 0)))])
-    assert access_phase(ledger.account.record, 30, parse_catalog(plans)).state == "none"
+    ledger = ledger_of(facts.ANY, [told(10, "active", details=items(("unknown", 0)))])
+    assert access_phase(ledger.account.record, 30, CATALOG).state == "none"
 
 
 # The announced end
@@ -409,12 +390,12 @@ def test_the_operators_plan_counts_after_the_announced_end(mode: SubscriptionRul
 
 @pytest.mark.parametrize("mode", MODES)
 def test_addons_of_a_subscription_count_with_access(mode: SubscriptionRule) -> None:
-    events = [told(10, "active", details=items(("business", 1), ("more", 3)))]
-    assert phase_at(events, mode, 30).addons == (("more", 3),)
-    assert phase_at([*events, failed(20)], mode, 30).addons == (("more", 3),)
+    events = [told(10, "active", details=items(("business", 1), ("projects", 3)))]
+    assert phase_at(events, mode, 30).addons == (("extra_projects", 3),)
+    assert phase_at([*events, failed(20)], mode, 30).addons == (("extra_projects", 3),)
     assert (
         phase_at(
-            [*events, told(20, "unpaid", details=items(("business", 1), ("more", 3)))], mode, 30
+            [*events, told(20, "unpaid", details=items(("business", 1), ("projects", 3)))], mode, 30
         ).addons
         == ()
     )

@@ -12,25 +12,11 @@ from tenantry.domain.billing.subscription_rank import status_rank
 from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, record_of
 from tenantry.domain.plans import AccessState, parse_catalog
 from tests.support.cases import cases
+from tests.support.catalogs import CATALOG, CATALOG_WITH_ADDON, PLANS
 from tests.support.facts import updated
 
-PLANS: Final = """
-[[plans]]
-id = "free"
-[[plans]]
-id = "pro"
-stripe_price_id = "price_pro"
-[[plans]]
-id = "business"
-stripe_price_id = "price_business"
-"""
-ADDONS: Final = (
-    '[[addons]]\nid = "more"\nstripe_price_id = "price_more"\n[addons.limits]\nprojects = 10\n'
-)
-EACH: Final = BillingPolicy(
-    catalog=parse_catalog(PLANS), subscriptions=SubscriptionRule.EACH, past_due_grace=100
-)
-ADDING: Final = BillingPolicy(catalog=parse_catalog(PLANS + ADDONS), past_due_grace=100)
+EACH: Final = BillingPolicy(CATALOG, subscriptions=SubscriptionRule.EACH, past_due_grace=100)
+ADDING: Final = BillingPolicy(CATALOG_WITH_ADDON, past_due_grace=100)
 END: Final = 5_000
 VOID: Final = SubscriptionDetails(pause="void")
 
@@ -259,7 +245,7 @@ def test_full_access_beside_a_late_subscription_needs_no_phases() -> None:
 def addons(number: int, status: str = "active", **fields: Any) -> BillingState:
     items = (
         SubscriptionItem("price_pro"),
-        SubscriptionItem("price_more", number),
+        SubscriptionItem("price_projects", number),
         SubscriptionItem("price_unknown", 9),
     )
     return state(status, details=SubscriptionDetails(items=items), **fields)
@@ -269,15 +255,15 @@ def test_addons_of_all_subscriptions_with_access_count() -> None:
     late = addons(4, "past_due", past_due_since=1_000, subscription_id="sub_2")
     record = record_of([addons(2), late, addons(8, "unpaid", subscription_id="sub_3")], ADDING)
     assert [(phase.until, phase.addons) for phase in record.access] == [
-        (1_100, (("more", 6),)),
-        (None, (("more", 2),)),
+        (1_100, (("extra_projects", 6),)),
+        (None, (("extra_projects", 2),)),
     ]
 
 
 def test_there_are_no_addons_without_access() -> None:
     phases = record_of([addons(4, "past_due", past_due_since=1_000)], ADDING).access
     assert [(phase.state, phase.addons) for phase in phases] == [
-        ("grace", (("more", 4),)),
+        ("grace", (("extra_projects", 4),)),
         ("none", ()),
     ]
     assert record_of([addons(4, "unpaid")], ADDING).access == ()

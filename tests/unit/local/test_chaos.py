@@ -17,8 +17,9 @@ from tenantry_devkit.local.stories import StoryStage, play, stories
 from tenantry_devkit.simulator import render_event
 from tenantry_sdk import BillingEvent
 from tests.support.cases import cases
+from tests.support.catalogs import CATALOG
 from tests.support.chaos import ChaosKind, RequestKind, expected, judge, plan
-from tests.support.facts import ANY, CATALOG, EACH
+from tests.support.facts import ANY, EACH
 from tests.support.long_histories import SHORTEST_HISTORY, long_history
 
 ACME: Final = EventSubject("acme", "cus_acme", "price_pro")

@@ -6,7 +6,6 @@ import msgspec
 
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import KNOWN_TYPES, REQUIRED_TYPES, BillingEvent
-from tenantry.domain.plans import parse_catalog
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry_devkit.local.samples import (
     TYPES,
@@ -18,6 +17,7 @@ from tenantry_devkit.local.samples import (
     sample_event,
 )
 from tests.support.cases import cases
+from tests.support.catalogs import CATALOG_WITH_ADDON
 
 ACME: Final = EventSubject("acme", "cus_acme", "price_pro")
 MARCH: Final = 1_774_958_400
@@ -98,20 +98,9 @@ def test_id_of_a_price_says_that_it_is_yearly() -> None:
 
 
 def test_catalog_prices_include_addons() -> None:
-    catalog = parse_catalog(
-        """
-        [[plans]]
-        id = "free"
-        [[plans]]
-        id = "pro"
-        stripe_price_id = "price_pro"
-        [[addons]]
-        id = "seat"
-        stripe_price_id = "price_seat"
-        """
-    )
-    assert plan_prices(catalog).keys() == {"price_pro"}
-    assert catalog_prices(catalog).keys() == {"price_pro", "price_seat"}
+    prices = plan_prices(CATALOG_WITH_ADDON).keys()
+    assert prices == {"price_free", "price_pro", "price_pro_yearly", "price_business"}
+    assert catalog_prices(CATALOG_WITH_ADDON).keys() == prices | {"price_projects"}
 
 
 def test_unlinked_tenant_always_gets_the_same_customer() -> None:
