@@ -14,11 +14,9 @@ from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture(scope="module")
-async def service(
-    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Described]:
+async def service(postgres: PostgresServer) -> AsyncIterator[Described]:
     with postgres.database() as conninfo:
-        async with described_service(conninfo, tmp_path_factory.mktemp("service")) as service:
+        async with described_service(conninfo) as service:
             yield service
 
 

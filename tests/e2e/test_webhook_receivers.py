@@ -1,12 +1,12 @@
 """The receivers of docs/how-to/receive-webhooks.md in Python, as processes."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.support.app import OPERATOR_TOKEN, running_app
+from tests.support.catalogs import catalog_file
 from tests.support.postgres import PostgresServer
 from tests.support.webhook_receivers import (
     CHECKS,
@@ -34,12 +34,9 @@ async def receiver(
             yield receiver
 
 
-async def test_receiver_keeps_what_tenantry_sends(
-    receiver: Receiver, conninfo: str, tmp_path: Path
-) -> None:
-    catalog = tmp_path / "plans.toml"
-    catalog.write_text(receiver.catalog)
-    async with running_app(conninfo, RUN_JOBS="true", TENANTRY_PLANS=str(catalog)) as client:
+async def test_receiver_keeps_what_tenantry_sends(receiver: Receiver, conninfo: str) -> None:
+    catalog = catalog_file(receiver.catalog)
+    async with running_app(conninfo, RUN_JOBS="true", TENANTRY_PLANS=catalog) as client:
         await until_followed(conninfo)
         client.headers["Authorization"] = f"Bearer {OPERATOR_TOKEN}"
         tenant = {"name": "Müller & Söhne", "ownerEmail": "owner@x.example"}

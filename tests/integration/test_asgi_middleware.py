@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import httpx2
@@ -36,6 +35,7 @@ from tests.support.application_checks import (
     reader_of,
 )
 from tests.support.cases import cases
+from tests.support.catalogs import catalog_file
 from tests.support.database_link import database_link
 from tests.support.in_process import (
     IDENTITY_OF_THE_CLIENT,
@@ -271,14 +271,10 @@ async def test_application_gets_the_request_id_and_cannot_replace_it(service: Se
         assert answered.json()["requestId"] == "mine"
 
 
-async def test_two_middlewares_authenticate_and_count_once(
-    service: Service, tmp_path: Path
-) -> None:
+async def test_two_middlewares_authenticate_and_count_once(service: Service) -> None:
     org = await service.organization()
     other = (await service.key(org.owner, org.id, "other:read")).caller
-    catalog = tmp_path / "plans.toml"
-    catalog.write_text(LIMITED)
-    tenantry = tenantry_of(service, TENANTRY_PLANS=str(catalog))
+    tenantry = tenantry_of(service, TENANTRY_PLANS=catalog_file(LIMITED))
     inner = TenantryAsgiMiddleware(
         show_scope, tenantry=tenantry, scopes={("GET", "/"): "projects:read"}
     )

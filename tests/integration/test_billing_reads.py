@@ -1,9 +1,9 @@
 """What a tenant may read of plans and of its billing ledger."""
 
-from pathlib import Path
 from typing import Any
 
 from tests.support import events
+from tests.support.catalogs import catalog_file
 from tests.support.service import PROJECTS, Organization, Service, refusal, running_service
 from tests.support.signing import deliver
 
@@ -22,13 +22,12 @@ async def upgraded(
     return event
 
 
-async def test_plans_are_listed_with_their_prices_and_limits(conninfo: str, tmp_path: Path) -> None:
-    catalog = tmp_path / "plans.toml"
-    catalog.write_text(
+async def test_plans_are_listed_with_their_prices_and_limits(conninfo: str) -> None:
+    catalog = catalog_file(
         '[[plans]]\nid = "free"\nname = "Free"\n[plans.limits]\nprojects = 3\napi_keys = 0\n'
         '[[plans]]\nid = "pro"\nstripe_price_id = ["price_1", "price_2"]\n[plans.limits]\nrequests_per_minute = 9\n'
     )
-    async with running_service(conninfo, TENANTRY_PLANS=str(catalog)) as service:
+    async with running_service(conninfo, TENANTRY_PLANS=catalog) as service:
         await service.operator.put(
             "/api/v1/tenants/acme", {"name": "Acme", "ownerEmail": "a@x.example"}
         )
@@ -52,13 +51,12 @@ async def test_plans_are_listed_with_their_prices_and_limits(conninfo: str, tmp_
     }
 
 
-async def test_plans_have_features_where_the_catalog_has_any(conninfo: str, tmp_path: Path) -> None:
-    catalog = tmp_path / "plans.toml"
-    catalog.write_text(
+async def test_plans_have_features_where_the_catalog_has_any(conninfo: str) -> None:
+    catalog = catalog_file(
         '[[features]]\nid = "sso"\ntype = "boolean"\n[[features]]\nid = "seats"\ntype = "limit"\n'
         '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\n[plans.features]\nsso = true\nseats = 5\n'
     )
-    async with running_service(conninfo, TENANTRY_PLANS=str(catalog)) as service:
+    async with running_service(conninfo, TENANTRY_PLANS=catalog) as service:
         org = await service.organization()
         listed = await org.owner.get(PLANS)
     assert [plan["features"] for plan in listed.json()["data"]] == [{}, {"sso": True, "seats": 5}]

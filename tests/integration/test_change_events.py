@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tenantry.domain.outbound_events import EventType
 from tests.support import events
 from tests.support.app import running_app
+from tests.support.catalogs import catalog_file
 from tests.support.emptying import SharedDatabase
 from tests.support.members import add_member, join, path_of
 from tests.support.published_events import (
@@ -49,18 +49,9 @@ WRITERS: Final = 8
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    plans = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    plans.write_text(CATALOG)
-    return plans
-
-
-@pytest.fixture(scope="module")
-async def service(
-    shared_database: SharedDatabase, catalog: Path
-) -> AsyncIterator[RememberingService]:
+async def service(shared_database: SharedDatabase) -> AsyncIterator[RememberingService]:
     async with running_service(
-        shared_database.conninfo, TENANTRY_PLANS=str(catalog), **SETTINGS
+        shared_database.conninfo, TENANTRY_PLANS=catalog_file(CATALOG), **SETTINGS
     ) as service:
         yield RememberingService(service)
 
@@ -350,14 +341,16 @@ async def test_only_the_operator_reads_events(service: Service, kind: str) -> No
 # Versions
 
 
-async def test_versions_increase_with_the_states_of_an_object(
-    service: RememberingService, catalog: Path
-) -> None:
+async def test_versions_increase_with_the_states_of_an_object(service: RememberingService) -> None:
     """Two instances of the service change the same objects for eight writers."""
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     member = await add_member(org.owner, "often-changed")
-    settings = {"TENANTRY_PLANS": str(catalog), **SETTINGS, **identity_settings(service.issuer)}
+    settings = {
+        "TENANTRY_PLANS": catalog_file(CATALOG),
+        **SETTINGS,
+        **identity_settings(service.issuer),
+    }
     async with running_app(service.conninfo, clock=service.clock, **settings) as client:
         other = Service(client, service.clock, service.issuer, service.conninfo)
         callers = [org.owner, other.caller(org.owner.credential)]

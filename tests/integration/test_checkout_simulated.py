@@ -12,6 +12,7 @@ from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import SECRET_KEY, CheckoutSession, Invoice, Simulator, Subscription
 from tests.integration.test_checkout_routes import CHECKOUT, bearer
 from tests.support.app import WEBHOOK_SECRET, client_of, lifespan, make_app
+from tests.support.catalogs import catalog_file
 from tests.support.emptying import SharedDatabase
 from tests.support.truth import ProviderAddress
 
@@ -93,18 +94,14 @@ class Site(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-async def sites(
-    shared_database: SharedDatabase, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[dict[str, Site]]:
-    catalog = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    catalog.write_text(CATALOG)
+async def sites(shared_database: SharedDatabase) -> AsyncIterator[dict[str, Site]]:
     made = {}
     async with AsyncExitStack() as stack:
         for mode in SubscriptionRule:
             address = await stack.enter_async_context(serving(ProviderAddress()))
             app = make_app(
                 shared_database.conninfo,
-                TENANTRY_PLANS=str(catalog),
+                TENANTRY_PLANS=catalog_file(CATALOG),
                 PROVIDER_SECRET_KEY=SECRET_KEY,
                 PROVIDER_API_BASE=address.url,
                 CHECKOUT_PROMOTION_CODES="true",

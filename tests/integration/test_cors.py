@@ -1,7 +1,6 @@
 """Pages of other origins: every answer of the API permits a listed one to read it, and no other."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Final
 
 import httpx2
@@ -9,6 +8,7 @@ import pytest
 
 from tenantry.app import build_app
 from tests.support.app import client_of, make_settings
+from tests.support.catalogs import catalog_file
 from tests.support.database_link import database_link
 from tests.support.emptying import SharedDatabase
 from tests.support.routes import WEBHOOK, requests_of_every_kind
@@ -139,10 +139,9 @@ async def test_rate_limits_and_locations_are_exposed(open_service: Service) -> N
     assert "location" in made.headers
 
 
-async def test_exceeded_rate_limit_is_readable(conninfo: str, tmp_path: Path) -> None:
-    catalog = tmp_path / "plans.toml"
-    catalog.write_text('[[plans]]\nid = "free"\n[plans.limits]\nrequests_per_minute = 1')
-    async with running_service(conninfo, CORS_ORIGINS=APP, TENANTRY_PLANS=str(catalog)) as service:
+async def test_exceeded_rate_limit_is_readable(conninfo: str) -> None:
+    catalog = catalog_file('[[plans]]\nid = "free"\n[plans.limits]\nrequests_per_minute = 1')
+    async with running_service(conninfo, CORS_ORIGINS=APP, TENANTRY_PLANS=catalog) as service:
         org = await service.organization()
         await org.owner.get(PROJECTS)
         for path in (*HOT, TWIN):

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,10 +13,12 @@ from tenantry.db.connection import Connection
 from tenantry.domain.errors import AuthUnavailableError, RateLimitedError
 from tenantry.domain.plans import parse_catalog
 from tenantry.domain.rate_limits import DISTANT_DATABASE, NEAR_DATABASE, ShareTerms
+from tests.support import rate_limits
 from tests.support.billing import until_blocked
+from tests.support.catalogs import catalog_file
 from tests.support.database_link import database_link
 from tests.support.principals import make_principal, on_plan
-from tests.support.rate_limits import let_through, limiter_on, tenant_of, write_catalog
+from tests.support.rate_limits import let_through, limiter_on, tenant_of
 from tests.support.service import PROJECTS, ManualClock, running_service
 
 CATALOG = parse_catalog("""
@@ -175,10 +176,10 @@ async def test_requests_of_a_distant_process_count_for_others_until_a_minute_aft
 
 @pytest.mark.parametrize("checks", [False, True])
 async def test_processes_that_check_on_standbys_reserve_for_several_seconds(
-    emptied: str, tmp_path: Path, connection: Connection, checks: bool
+    emptied: str, connection: Connection, checks: bool
 ) -> None:
     standbys = {"DATABASE_URL": emptied, "DATABASE_CHECKS_URL": emptied} if checks else {}
-    plans = write_catalog(tmp_path)
+    plans = catalog_file(rate_limits.CATALOG)
     async with running_service(emptied, TENANTRY_PLANS=plans, **standbys) as service:
         org = await tenant_of(service, "wide")
         assert (await org.owner.get(PROJECTS)).status_code == 200

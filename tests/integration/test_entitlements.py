@@ -15,6 +15,7 @@ from tenantry.domain.entitlements import UsagePeriod
 from tests.support import events
 from tests.support.billing import until_blocked
 from tests.support.cases import cases
+from tests.support.catalogs import catalog_file
 from tests.support.members import add_member, path_of
 from tests.support.postgres import PostgresServer
 from tests.support.rate_limits import set_plan
@@ -71,16 +72,9 @@ JANUARY: Final = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
-    plans = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    plans.write_text(CATALOG)
-    return str(plans)
-
-
-@pytest.fixture(scope="module")
-async def service(postgres: PostgresServer, catalog: str) -> AsyncIterator[Service]:
+async def service(postgres: PostgresServer) -> AsyncIterator[Service]:
     with postgres.database() as conninfo:
-        async with running_service(conninfo, TENANTRY_PLANS=catalog) as service:
+        async with running_service(conninfo, TENANTRY_PLANS=catalog_file(CATALOG)) as service:
             yield service
 
 
@@ -274,10 +268,10 @@ def subscription_event(org: Organization, second: int, **facts: Any) -> dict[str
 
 @pytest.mark.parametrize("subscriptions", ["any", "each"])
 async def test_billing_period_is_that_of_the_plan_item_of_a_subscription_that_gives_access(
-    conninfo: str, catalog: str, subscriptions: str
+    conninfo: str, subscriptions: str
 ) -> None:
     async with running_service(
-        conninfo, TENANTRY_PLANS=catalog, SUBSCRIPTIONS=subscriptions
+        conninfo, TENANTRY_PLANS=catalog_file(CATALOG), SUBSCRIPTIONS=subscriptions
     ) as service:
         org = await service.organization()
         granted = {"features": {"seats": 50, "storage": 60}, "reason": "pilot"}

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Annotated, Any, Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -19,9 +20,10 @@ from tenantry.wsgi.flask import install as install_in_flask
 from tenantry.wsgi.flask import requires
 from tests.support.app import client_of, lifespan
 from tests.support.cases import cases
+from tests.support.catalogs import catalog_file
 from tests.support.django_project import django_app
 from tests.support.emptying import SharedDatabase
-from tests.support.feature_catalog import catalog_in, tenant_of
+from tests.support.feature_catalog import CATALOG, tenant_of
 from tests.support.in_process import (
     answer,
     closing_in_thread,
@@ -37,13 +39,10 @@ UNKNOWN: Final = "/feature/unknown"
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return catalog_in(tmp_path_factory.mktemp("catalog"))
-
-
-@pytest.fixture(scope="module")
-async def service(shared_database: SharedDatabase, catalog: str) -> AsyncIterator[Service]:
-    async with running_service(shared_database.conninfo, TENANTRY_PLANS=catalog) as service:
+async def service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
+    async with running_service(
+        shared_database.conninfo, TENANTRY_PLANS=catalog_file(CATALOG)
+    ) as service:
         yield service
 
 
@@ -189,26 +188,24 @@ def flask_app(tenantry: wsgi.WsgiAuthenticator) -> WSGIApplication:
 
 
 @asynccontextmanager
-async def running_asgi(
-    make: Callable[[Any], Any], service: Service, catalog: str
-) -> AsyncIterator[App]:
-    app = make(tenantry_of(service, TENANTRY_PLANS=catalog))
+async def running_asgi(make: Callable[[Any], Any], service: Service) -> AsyncIterator[App]:
+    app = make(tenantry_of(service, TENANTRY_PLANS=catalog_file(CATALOG)))
     async with lifespan(app), client_of(app) as client:
         yield App(client)
 
 
 @asynccontextmanager
 async def running_wsgi(
-    make: Callable[[wsgi.WsgiAuthenticator], WSGIApplication], service: Service, catalog: str
+    make: Callable[[wsgi.WsgiAuthenticator], WSGIApplication], service: Service
 ) -> AsyncIterator[App]:
-    tenantry = threaded_tenantry_of(service, TENANTRY_PLANS=catalog)
+    tenantry = threaded_tenantry_of(service, TENANTRY_PLANS=catalog_file(CATALOG))
     async with closing_in_thread(tenantry), wsgi_client(make(tenantry)) as client:
         yield App(client)
 
 
 @asynccontextmanager
-async def running_async_django(service: Service, catalog: str) -> AsyncIterator[App]:
-    tenantry = threaded_tenantry_of(service, TENANTRY_PLANS=catalog)
+async def running_async_django(service: Service) -> AsyncIterator[App]:
+    tenantry = threaded_tenantry_of(service, TENANTRY_PLANS=catalog_file(CATALOG))
     async with (
         closing_in_thread(tenantry),
         client_of(django_app(tenantry, ASGIHandler, ON_DEMAND=True)) as client,
@@ -216,21 +213,19 @@ async def running_async_django(service: Service, catalog: str) -> AsyncIterator[
         yield App(client, "/async")
 
 
-RUNNING: Final[dict[str, Callable[[Service, str], AbstractAsyncContextManager[App]]]] = {
-    "ASGI": lambda service, catalog: running_asgi(asgi_app, service, catalog),
-    "FastAPI": lambda service, catalog: running_asgi(fastapi_app, service, catalog),
-    "WSGI": lambda service, catalog: running_wsgi(wsgi_app, service, catalog),
-    "Flask": lambda service, catalog: running_wsgi(flask_app, service, catalog),
-    "Django": lambda service, catalog: running_wsgi(
-        lambda tenantry: django_app(tenantry, ON_DEMAND=True), service, catalog
-    ),
+RUNNING: Final[dict[str, Callable[[Service], AbstractAsyncContextManager[App]]]] = {
+    "ASGI": partial(running_asgi, asgi_app),
+    "FastAPI": partial(running_asgi, fastapi_app),
+    "WSGI": partial(running_wsgi, wsgi_app),
+    "Flask": partial(running_wsgi, flask_app),
+    "Django": partial(running_wsgi, partial(django_app, ON_DEMAND=True)),
     "Django under ASGI": running_async_django,
 }
 
 
 @pytest.fixture(scope="module", params=RUNNING)
-async def app(request: pytest.FixtureRequest, service: Service, catalog: str) -> AsyncIterator[App]:
-    async with RUNNING[request.param](service, catalog) as app:
+async def app(request: pytest.FixtureRequest, service: Service) -> AsyncIterator[App]:
+    async with RUNNING[request.param](service) as app:
         yield app
 
 

@@ -17,6 +17,7 @@ from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tests.support import events
 from tests.support.billing import Provider, rows
+from tests.support.catalogs import catalog_file
 from tests.support.emptying import SharedDatabase
 from tests.support.patience import patient_database
 from tests.support.replays import POLICY, replay_one
@@ -59,12 +60,10 @@ SENTENCE: Final = "Granted by the operator: Contract 2027-014."
 
 
 @pytest.fixture(scope="module")
-async def service(
-    shared_database: SharedDatabase, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Service]:
-    catalog = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    catalog.write_text(CATALOG)
-    async with running_service(shared_database.conninfo, TENANTRY_PLANS=str(catalog)) as service:
+async def service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
+    async with running_service(
+        shared_database.conninfo, TENANTRY_PLANS=catalog_file(CATALOG)
+    ) as service:
         yield service
 
 
@@ -337,13 +336,12 @@ async def test_a_change_comes_after_the_last_one_whatever_the_clock_says(
 
 
 async def test_a_plan_that_leaves_the_catalog_has_the_limits_of_free(
-    fresh_service: Service, tmp_path: Any
+    fresh_service: Service,
 ) -> None:
     org = await fresh_service.organization()
     await grant(fresh_service, org, plan="business")
-    catalog = tmp_path / "plans.toml"
-    catalog.write_text('[[plans]]\nid = "free"\n[plans.limits]\nprojects = 1\n')
-    async with running_service(fresh_service.conninfo, TENANTRY_PLANS=str(catalog)) as later:
+    catalog = catalog_file('[[plans]]\nid = "free"\n[plans.limits]\nprojects = 1\n')
+    async with running_service(fresh_service.conninfo, TENANTRY_PLANS=catalog) as later:
         owner = later.caller(org.owner.credential)
         assert (await owner.post("/api/v1/projects", {"name": "one"})).status_code == 201
         assert refusal(await owner.post("/api/v1/projects", {"name": "two"}))[0] == 403

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import httpx2
@@ -19,6 +18,7 @@ from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.notifications.mail_delivery import MailService
 from tests.support.app import PEPPER
 from tests.support.cases import cases
+from tests.support.catalogs import catalog_file
 from tests.support.emptying import SharedDatabase
 from tests.support.members import MANAGER, MEMBERS, join, owned, remove_member
 from tests.support.patience import patient_database
@@ -359,10 +359,9 @@ async def test_same_idempotency_key_invites_once(service: Service) -> None:
 # Limits
 
 
-async def test_open_invitations_count_as_members_of_the_plan(conninfo: str, tmp_path: Path) -> None:
-    catalog = tmp_path / "plans.toml"
-    catalog.write_text('[[plans]]\nid = "free"\n[plans.limits]\nmembers = 2\n')
-    settings = {**ENABLED, "TENANTRY_PLANS": str(catalog)}
+async def test_open_invitations_count_as_members_of_the_plan(conninfo: str) -> None:
+    catalog = catalog_file('[[plans]]\nid = "free"\n[plans.limits]\nmembers = 2\n')
+    settings = {**ENABLED, "TENANTRY_PLANS": catalog}
     async with running_service(conninfo, **settings) as service:
         org, _ = await owned(service, "limited")
         email = new_address()

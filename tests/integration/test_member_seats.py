@@ -33,6 +33,7 @@ from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import SECRET_KEY, ItemChange, Simulator, Subscription
 from tests.support.app import BASE_URL, WEBHOOK_SECRET
 from tests.support.billing import rows
+from tests.support.catalogs import catalog_file
 from tests.support.emptying import SharedDatabase
 from tests.support.issuer import NOW
 from tests.support.members import add_member, join, remove_member
@@ -217,19 +218,15 @@ class Floor(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-async def floor(
-    shared_database: SharedDatabase, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Floor]:
+async def floor(shared_database: SharedDatabase) -> AsyncIterator[Floor]:
     conninfo = shared_database.conninfo
-    catalog = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    catalog.write_text(CATALOG)
     async with AsyncExitStack() as stack:
         address = FaultyProvider()
         await stack.enter_async_context(serving(address))
         service = await stack.enter_async_context(
             running_service(
                 conninfo,
-                TENANTRY_PLANS=str(catalog),
+                TENANTRY_PLANS=catalog_file(CATALOG),
                 PROVIDER_SECRET_KEY=SECRET_KEY,
                 PROVIDER_API_BASE=address.url,
             )
@@ -572,10 +569,8 @@ async def test_hourly_check_finds_a_subscription_that_a_grant_hides_in_the_recor
     assert team.quantity == 1
 
 
-async def test_service_without_a_key_defers_nothing(conninfo: str, tmp_path: Path) -> None:
-    catalog = tmp_path / "plans.toml"
-    catalog.write_text(CATALOG)
-    async with running_service(conninfo, TENANTRY_PLANS=str(catalog)) as service:
+async def test_service_without_a_key_defers_nothing(conninfo: str) -> None:
+    async with running_service(conninfo, TENANTRY_PLANS=catalog_file(CATALOG)) as service:
         await join(service, await service.organization(), "ada")
         assert await rows(conninfo, JOBS) == []
 

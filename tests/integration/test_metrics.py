@@ -21,6 +21,7 @@ from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work, counted
 from tests.support.billing import rows
 from tests.support.cases import cases
+from tests.support.catalogs import catalog_file
 from tests.support.checking_standbys import registered
 from tests.support.counting import PLANS, counted_everything
 from tests.support.emptying import SharedDatabase
@@ -55,18 +56,10 @@ async def shown(service: Service) -> Shown:
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Write a catalog with a plan that permits no requests; return its path."""
-    path = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    path.write_text(PLANS)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-async def service(shared_database: SharedDatabase, plans: str) -> AsyncIterator[Service]:
+async def service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
     address = as_url(shared_database.conninfo)
     settings = {
-        "TENANTRY_PLANS": plans,
+        "TENANTRY_PLANS": catalog_file(PLANS),
         "DATABASE_URL": address,
         "DATABASE_CHECKS_URL": address,  # no standby, so the primary answers
     }
@@ -75,9 +68,9 @@ async def service(shared_database: SharedDatabase, plans: str) -> AsyncIterator[
 
 
 @pytest.fixture
-async def new_service(conninfo: str, plans: str) -> AsyncIterator[Service]:
+async def new_service(conninfo: str) -> AsyncIterator[Service]:
     """A service that has counted nothing."""
-    async with running_service(conninfo, TENANTRY_PLANS=plans) as service:
+    async with running_service(conninfo, TENANTRY_PLANS=catalog_file(PLANS)) as service:
         yield service
 
 

@@ -19,6 +19,7 @@ from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
 from tests.support.app import make_settings
+from tests.support.catalogs import catalog_file
 from tests.support.logs import watched
 from tests.support.outbound_webhooks import Sending, content, ids
 from tests.support.patience import PATIENT, patient_database, patient_queue
@@ -243,11 +244,10 @@ async def test_a_service_without_webhooks_has_nothing_that_looks_for_them(connin
 
 
 async def test_a_service_with_webhooks_in_its_catalog_sends_them(
-    conninfo: str, server: WebhookServer, tmp_path: Path
+    conninfo: str, server: WebhookServer
 ) -> None:
-    catalog = tmp_path / "plans.toml"
-    catalog.write_text(CATALOG.format(url=server.url, secret=SECRET))
-    settings = {"TENANTRY_PLANS": str(catalog), "RUN_JOBS": "true"}
+    catalog = catalog_file(CATALOG.format(url=server.url, secret=SECRET))
+    settings = {"TENANTRY_PLANS": catalog, "RUN_JOBS": "true"}
     async with running_service(conninfo, **settings) as service:
         async with patient_database(conninfo, pool_size=1) as database:
             await _until_known(database)

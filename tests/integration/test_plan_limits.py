@@ -3,10 +3,10 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
+from tests.support.catalogs import catalog_file
 from tests.support.postgres import PostgresServer
 from tests.support.service import KEYS, PROJECTS, Service, refusal, running_service
 
@@ -22,14 +22,10 @@ id = "boundless"
 
 
 @pytest.fixture(scope="module")
-async def service(
-    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Service]:
-    catalog = Path(tmp_path_factory.mktemp("catalog")) / "plans.toml"
-    catalog.write_text(CATALOG)
+async def service(postgres: PostgresServer) -> AsyncIterator[Service]:
     with postgres.database() as conninfo:
         async with running_service(
-            conninfo, TENANTRY_PLANS=str(catalog), DATABASE_POOL_SIZE="10"
+            conninfo, TENANTRY_PLANS=catalog_file(CATALOG), DATABASE_POOL_SIZE="10"
         ) as service:
             yield service
 
@@ -59,7 +55,7 @@ async def test_active_keys_are_limited(service: Service) -> None:
     assert (await org.owner.post(KEYS, body)).status_code == 201
 
 
-async def test_expired_keys_do_not_count(service: Service, tmp_path: Path) -> None:
+async def test_expired_keys_do_not_count(service: Service) -> None:
     org = await service.organization()
     for _ in range(3):
         await service.key(org.owner, org.id, "a:b", expiresAt="2026-01-01T12:00:01Z")

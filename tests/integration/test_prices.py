@@ -3,7 +3,6 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -13,6 +12,7 @@ from tenantry.common.secret import Secret
 from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.domain.prices import PlanPrice
 from tenantry.integrations.stripe.client import ProviderApi
+from tests.support.catalogs import catalog_file
 from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
 from tests.support.service import running_service
 
@@ -57,13 +57,9 @@ def pro(prices: PriceList, catalog: Catalog) -> list[tuple[str, int | None]] | N
     return None if found is None else [(price.id, price.amount) for price in found]
 
 
-async def test_plans_have_their_prices(
-    conninfo: str, tmp_path: Path, provider: ProviderServer
-) -> None:
-    file = tmp_path / "plans.toml"
-    file.write_text(CATALOG)
+async def test_plans_have_their_prices(conninfo: str, provider: ProviderServer) -> None:
     values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
-    async with running_service(conninfo, TENANTRY_PLANS=str(file), **values) as service:
+    async with running_service(conninfo, TENANTRY_PLANS=catalog_file(CATALOG), **values) as service:
         org = await service.organization()
         listed: list[Any] = []
         while "prices" not in (listed or [{}])[0]:

@@ -11,6 +11,7 @@ from psycopg.rows import dict_row
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.notifications.mail_delivery import MailService
 from tests.support.app import running_app
+from tests.support.catalogs import catalog_file
 from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer
 from tests.support.rate_limits import set_plan
@@ -48,17 +49,10 @@ calls = 10
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
-    plans = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    plans.write_text(CATALOG)
-    return str(plans)
-
-
-@pytest.fixture(scope="module")
-async def service(postgres: PostgresServer, catalog: str) -> AsyncIterator[Service]:
+async def service(postgres: PostgresServer) -> AsyncIterator[Service]:
     with postgres.database() as conninfo:
         async with running_service(
-            conninfo, TENANTRY_PLANS=catalog, OWNER_NOTICES="quota_used"
+            conninfo, TENANTRY_PLANS=catalog_file(CATALOG), OWNER_NOTICES="quota_used"
         ) as service:
             yield service
 
@@ -159,10 +153,10 @@ async def test_mark_is_told_once_in_a_period(service: Service, org: Organization
     assert await percents(service, org) == [80]
 
 
-async def test_next_period_is_told_again(postgres: PostgresServer, catalog: str) -> None:
+async def test_next_period_is_told_again(postgres: PostgresServer) -> None:
     with postgres.database() as conninfo:
         async with running_service(
-            conninfo, TENANTRY_PLANS=catalog, OWNER_NOTICES="quota_used"
+            conninfo, TENANTRY_PLANS=catalog_file(CATALOG), OWNER_NOTICES="quota_used"
         ) as service:
             org = await service.organization()
             await consume(org.owner, 8)
@@ -181,10 +175,8 @@ async def test_neither_test_mode_nor_a_quota_without_limit_is_told(
     assert await percents(service, org) == []
 
 
-async def test_processes_tell_each_mark_once(
-    service: Service, org: Organization, catalog: str
-) -> None:
-    values = {"TENANTRY_PLANS": catalog, "OWNER_NOTICES": "quota_used"}
+async def test_processes_tell_each_mark_once(service: Service, org: Organization) -> None:
+    values = {"TENANTRY_PLANS": catalog_file(CATALOG), "OWNER_NOTICES": "quota_used"}
     async with running_app(service.conninfo, clock=service.clock, **values) as client:
         callers = [org.owner, Caller(client, org.owner.credential)]
         statuses = await asyncio.gather(*(consume(callers[i % 2], 1) for i in range(12)))
@@ -209,12 +201,10 @@ CREATE TRIGGER refuse BEFORE INSERT ON usage_counters EXECUTE FUNCTION refuse();
 """
 
 
-async def test_use_that_is_not_committed_is_not_told(
-    postgres: PostgresServer, catalog: str
-) -> None:
+async def test_use_that_is_not_committed_is_not_told(postgres: PostgresServer) -> None:
     with postgres.database() as conninfo:
         async with running_service(
-            conninfo, TENANTRY_PLANS=catalog, OWNER_NOTICES="quota_used"
+            conninfo, TENANTRY_PLANS=catalog_file(CATALOG), OWNER_NOTICES="quota_used"
         ) as service:
             org = await service.organization()
             async with await psycopg.AsyncConnection.connect(conninfo) as connection:
@@ -227,12 +217,10 @@ async def test_use_that_is_not_committed_is_not_told(
             assert await percents(service, org) == [80]
 
 
-async def test_nothing_is_told_unless_the_setting_says_so(
-    postgres: PostgresServer, catalog: str
-) -> None:
+async def test_nothing_is_told_unless_the_setting_says_so(postgres: PostgresServer) -> None:
     with postgres.database() as conninfo:
         async with running_service(
-            conninfo, TENANTRY_PLANS=catalog, OWNER_NOTICES="access_ended"
+            conninfo, TENANTRY_PLANS=catalog_file(CATALOG), OWNER_NOTICES="access_ended"
         ) as service:
             org = await service.organization()
             assert await consume(org.owner, 10) == 200

@@ -7,7 +7,6 @@ import gc
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -25,11 +24,12 @@ from tenantry.domain.errors import AuthUnavailableError, RateLimitedError
 from tenantry.domain.rate_limits import Share
 from tests.support.app import PEPPER
 from tests.support.billing import until_blocked
+from tests.support.catalogs import catalog_file
 from tests.support.database_link import database_link
 from tests.support.logs import watched
 from tests.support.patience import patient_database
 from tests.support.principals import ONLY_FREE, make_principal, on_plan
-from tests.support.rate_limits import let_through, limiter_on, tenant_of, write_catalog
+from tests.support.rate_limits import CATALOG, let_through, limiter_on, tenant_of
 from tests.support.service import ManualClock, running_service
 
 CALLER: Final = make_principal()
@@ -61,8 +61,8 @@ class AuthenticatedApp:
 
 
 @pytest.fixture
-async def app(conninfo: str, tmp_path: Path) -> AsyncIterator[AuthenticatedApp]:
-    async with running_service(conninfo, TENANTRY_PLANS=write_catalog(tmp_path)) as service:
+async def app(conninfo: str) -> AsyncIterator[AuthenticatedApp]:
+    async with running_service(conninfo, TENANTRY_PLANS=catalog_file(CATALOG)) as service:
         org = await tenant_of(service)
         database = patient_database(conninfo, pool_size=1)
         authenticator = Authenticator(

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import httpx2
@@ -12,8 +13,9 @@ import pytest
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tests.support.app import running_app
 from tests.support.cases import cases
+from tests.support.catalogs import catalog_file
 from tests.support.postgres import PostgresServer
-from tests.support.rate_limits import rate_headers, set_plan, tenant_of, write_catalog
+from tests.support.rate_limits import CATALOG, rate_headers, set_plan, tenant_of
 from tests.support.service import (
     KEYS,
     PROJECTS,
@@ -31,23 +33,27 @@ LIMITED: Final = (429, "rate_limited")
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_catalog(tmp_path_factory.mktemp("catalog"))
-
-
-@pytest.fixture(scope="module")
-async def service(postgres: PostgresServer, plans: str) -> AsyncIterator[Service]:
+async def service(postgres: PostgresServer) -> AsyncIterator[Service]:
     """Shared: each test creates separate tenants, and may move the clock."""
     with postgres.database() as conninfo:
-        async with running_service(conninfo, DEFAULT_TIMEOUTS, TENANTRY_PLANS=plans) as service:
+        async with running_service(
+            conninfo, DEFAULT_TIMEOUTS, TENANTRY_PLANS=catalog_file(CATALOG)
+        ) as service:
             yield service
 
 
 @pytest.fixture
-async def limited_service(conninfo: str, plans: str) -> AsyncIterator[Service]:
+async def limited_service(conninfo: str) -> AsyncIterator[Service]:
     """The same on a database of this test's own."""
-    async with running_service(conninfo, DEFAULT_TIMEOUTS, TENANTRY_PLANS=plans) as service:
+    async with running_service(
+        conninfo, DEFAULT_TIMEOUTS, TENANTRY_PLANS=catalog_file(CATALOG)
+    ) as service:
         yield service
+
+
+def running_beside(service: Service) -> AbstractAsyncContextManager[httpx2.AsyncClient]:
+    """Another process of the service."""
+    return running_app(service.conninfo, clock=service.clock, TENANTRY_PLANS=catalog_file(CATALOG))
 
 
 async def statuses(caller: Caller, times: int) -> list[int]:
@@ -178,9 +184,9 @@ async def test_limit_of_one_tenant_does_not_affect_another(service: Service) -> 
     assert await statuses(second.owner, 6) == [200] * 5 + [429]
 
 
-async def test_two_processes_accept_no_more_than_one(service: Service, plans: str) -> None:
+async def test_two_processes_accept_no_more_than_one(service: Service) -> None:
     org = await tenant_of(service)
-    async with running_app(service.conninfo, clock=service.clock, TENANTRY_PLANS=plans) as other:
+    async with running_beside(service) as other:
         twin = Caller(other, org.owner.credential)
         assert await statuses_at_once(org.owner, twin, times=25) == {200: 5, 429: 45}
         service.clock.advance(seconds=61)
@@ -188,13 +194,11 @@ async def test_two_processes_accept_no_more_than_one(service: Service, plans: st
         assert [answer.status_code for answer in mixed] == [200] * 5 + [429]
 
 
-async def test_requests_beyond_a_keys_limit_do_not_count_for_the_tenant(
-    service: Service, plans: str
-) -> None:
+async def test_requests_beyond_a_keys_limit_do_not_count_for_the_tenant(service: Service) -> None:
     org = await tenant_of(service, "keyed")
     reader = await service.key(org.owner, org.id, "projects:read")
     service.clock.advance(seconds=61)
-    async with running_app(service.conninfo, clock=service.clock, TENANTRY_PLANS=plans) as other:
+    async with running_beside(service) as other:
         assert await statuses_at_once(org.owner, times=10) == {200: 3, 429: 7}
         assert await statuses_at_once(Caller(other, reader.caller.credential), times=10) == {
             200: 2,
@@ -202,11 +206,9 @@ async def test_requests_beyond_a_keys_limit_do_not_count_for_the_tenant(
         }
 
 
-async def test_shares_of_one_process_are_missing_elsewhere_until_returned(
-    service: Service, plans: str
-) -> None:
+async def test_shares_of_one_process_are_missing_elsewhere_until_returned(service: Service) -> None:
     org = await tenant_of(service, "wide")
-    async with running_app(service.conninfo, clock=service.clock, TENANTRY_PLANS=plans) as other:
+    async with running_beside(service) as other:
         twin = Caller(other, org.owner.credential)
         assert await statuses(org.owner, 5) == [200] * 5
         assert await statuses_at_once(twin, times=1000) == {200: 993, 429: 7}

@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -11,8 +10,9 @@ import pytest
 from tenantry.common.logs import ConsoleFormatter, JsonFormatter
 from tests.support import events
 from tests.support.billing import Provider
+from tests.support.catalogs import catalog_file
 from tests.support.emptying import SharedDatabase
-from tests.support.rate_limits import tenant_of, write_catalog
+from tests.support.rate_limits import CATALOG, tenant_of
 from tests.support.service import PROJECTS, WHOAMI, Caller, Service, running_service
 
 ID: Final = {"X-Request-Id": "asked-by-the-test"}
@@ -172,11 +172,9 @@ def test_no_field_shows_a_secret_or_makes_another_line(formatter: logging.Format
     assert "\n" not in text
 
 
-async def test_rate_limited_caller_is_logged_by_name(
-    conninfo: str, tmp_path: Path, lines: Lines
-) -> None:
+async def test_rate_limited_caller_is_logged_by_name(conninfo: str, lines: Lines) -> None:
     async with running_service(
-        conninfo, LOG_REQUESTS="true", TENANTRY_PLANS=write_catalog(tmp_path)
+        conninfo, LOG_REQUESTS="true", TENANTRY_PLANS=catalog_file(CATALOG)
     ) as service:
         org = await tenant_of(service)
         for _ in range(5):

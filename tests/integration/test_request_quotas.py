@@ -20,6 +20,7 @@ from tenantry.domain.permissions import Mode, RequestPrincipal
 from tenantry.domain.plans import parse_catalog
 from tenantry.domain.request_quotas import IDLE_SECONDS
 from tests.support.billing import until_blocked
+from tests.support.catalogs import catalog_file
 from tests.support.database_link import database_link
 from tests.support.in_process import MIDDLEWARE, WSGI, running_app
 from tests.support.patience import patient_database
@@ -65,17 +66,10 @@ EXCEEDED: Final = (403, "quota_exceeded")
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
-    plans = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    plans.write_text(TEXT)
-    return str(plans)
-
-
-@pytest.fixture(scope="module")
-async def service(postgres: PostgresServer, catalog: str) -> AsyncIterator[Service]:
+async def service(postgres: PostgresServer) -> AsyncIterator[Service]:
     """Shared: each test makes its own tenants, and puts the clock back."""
     with postgres.database() as conninfo:
-        async with running_service(conninfo, TENANTRY_PLANS=catalog) as service:
+        async with running_service(conninfo, TENANTRY_PLANS=catalog_file(TEXT)) as service:
             yield service
 
 
@@ -160,9 +154,9 @@ async def test_requests_above_the_quota_are_a_metric(service: Service, org: Orga
 
 @pytest.mark.parametrize("kind", [MIDDLEWARE, WSGI])
 async def test_applications_count_with_the_service(
-    service: Service, org: Organization, catalog: str, kind: str
+    service: Service, org: Organization, kind: str
 ) -> None:
-    async with running_app(kind, service, TENANTRY_PLANS=catalog) as app:
+    async with running_app(kind, service, TENANTRY_PLANS=catalog_file(TEXT)) as app:
         caller = app.caller(org.owner.credential)
         for _ in range(2):
             assert (await caller.get(app.path(None))).status_code == 200

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.support.billing import until_blocked
+from tests.support.catalogs import catalog_file
 from tests.support.members import MEMBERS, add_member, join, path_of
 from tests.support.postgres import PostgresServer
 from tests.support.service import (
@@ -43,13 +44,9 @@ scopes = ["billing:*", "projects:read"]
 
 
 @pytest.fixture(scope="module")
-async def service(
-    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Service]:
-    plans = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    plans.write_text(CATALOG)
+async def service(postgres: PostgresServer) -> AsyncIterator[Service]:
     with postgres.database() as conninfo:
-        async with running_service(conninfo, TENANTRY_PLANS=str(plans)) as service:
+        async with running_service(conninfo, TENANTRY_PLANS=catalog_file(CATALOG)) as service:
             yield service
 
 

@@ -22,6 +22,7 @@ from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 from tenantry_sdk._verify import PRINCIPAL_HEADERS
 from tests.support.cases import cases
+from tests.support.catalogs import catalog_file
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.in_process import (
     DJANGO,
@@ -421,24 +422,16 @@ EVERYWHERE: Final = frozenset(
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The path of a catalog with limits."""
-    path = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    path.write_text(CATALOG)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-async def service(postgres: PostgresServer, catalog: str) -> AsyncIterator[Service]:
+async def service(postgres: PostgresServer) -> AsyncIterator[Service]:
     with postgres.database() as conninfo:
-        async with running_service(conninfo, TENANTRY_PLANS=catalog) as service:
+        async with running_service(conninfo, TENANTRY_PLANS=catalog_file(CATALOG)) as service:
             yield service
 
 
 @pytest.fixture(scope="module")
-async def apps(service: Service, catalog: str) -> AsyncIterator[Apps]:
+async def apps(service: Service) -> AsyncIterator[Apps]:
     """An app of each kind beside the service."""
-    async with every_app(service, TENANTRY_PLANS=catalog) as apps:
+    async with every_app(service, TENANTRY_PLANS=catalog_file(CATALOG)) as apps:
         yield apps
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tenantry.domain.access import AccessPhase
 from tests.support.cases import cases
+from tests.support.catalogs import catalog_file
 from tests.support.emptying import SharedDatabase
 from tests.support.rate_limits import rate_headers
 from tests.support.service import (
@@ -59,12 +60,10 @@ GRACE_OVER: Final = "The subscription is past due. The grace period has ended."
 
 
 @pytest.fixture(scope="module")
-async def service(
-    shared_database: SharedDatabase, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Service]:
-    catalog = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    catalog.write_text(CATALOG)
-    async with running_service(shared_database.conninfo, TENANTRY_PLANS=str(catalog)) as service:
+async def service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
+    async with running_service(
+        shared_database.conninfo, TENANTRY_PLANS=catalog_file(CATALOG)
+    ) as service:
         yield service
 
 

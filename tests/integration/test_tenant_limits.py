@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx2
 import psycopg
@@ -15,6 +14,7 @@ from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.pagination import Window
 from tests.support.app import running_app
 from tests.support.cases import cases
+from tests.support.catalogs import catalog_file
 from tests.support.members import (
     MEMBERS,
     OWN,
@@ -51,10 +51,12 @@ BODY = {"name": "x", "ownerEmail": "me@x.example"}
 
 
 @pytest.fixture(scope="module")
-def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    catalog = Path(tmp_path_factory.mktemp("catalog")) / "plans.toml"
-    catalog.write_text(CATALOG)
-    return {"TENANTRY_PLANS": str(catalog), "TENANTS_PER_USER": "3", "DATABASE_POOL_SIZE": "8"}
+def values() -> dict[str, str]:
+    return {
+        "TENANTRY_PLANS": catalog_file(CATALOG),
+        "TENANTS_PER_USER": "3",
+        "DATABASE_POOL_SIZE": "8",
+    }
 
 
 @pytest.fixture(scope="module")

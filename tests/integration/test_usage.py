@@ -5,10 +5,10 @@ it stops.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from tenantry.auth.usage_counting import UsageCounter
 from tenantry.domain.usage import RequestOutcome
 from tests.support.cases import cases
+from tests.support.catalogs import catalog_file
 from tests.support.database_link import database_link
 from tests.support.issuer import NOW
 from tests.support.patience import patient_database
@@ -64,17 +65,9 @@ Elsewhere = Callable[[], AbstractAsyncContextManager[Service]]
 
 
 @pytest.fixture
-def elsewhere(service: Service, tmp_path: Path) -> Elsewhere:
+def elsewhere(service: Service) -> Elsewhere:
     """Runs a second service on the database of the first."""
-    plans = tmp_path / "plans.toml"
-    plans.write_text(CATALOG)
-
-    @asynccontextmanager
-    async def run() -> AsyncIterator[Service]:
-        async with running_service(service.conninfo, TENANTRY_PLANS=str(plans)) as other:
-            yield other
-
-    return run
+    return partial(running_service, service.conninfo, TENANTRY_PLANS=catalog_file(CATALOG))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 
 from tests.sdk.sdk_support import ASYNC, INVITING, SYNC, Flavour, Served, serving
 from tests.support.authorities import trusting_one_authority
+from tests.support.catalogs import catalog_file
 from tests.support.postgres import PostgresServer
 
 
@@ -27,14 +28,11 @@ async def served(postgres: PostgresServer) -> AsyncIterator[Served]:
 
 
 @pytest.fixture(scope="session")
-async def unlimited(
-    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Served]:
+async def unlimited(postgres: PostgresServer) -> AsyncIterator[Served]:
     """The same with a plan catalog that limits nothing."""
-    plans = tmp_path_factory.mktemp("unlimited") / "plans.toml"
-    plans.write_text('[[plans]]\nid = "free"\n')
+    plans = catalog_file('[[plans]]\nid = "free"\n')
     with postgres.database() as conninfo:
-        async with serving(conninfo, TENANTRY_PLANS=str(plans)) as running:
+        async with serving(conninfo, TENANTRY_PLANS=plans) as running:
             yield running
 
 

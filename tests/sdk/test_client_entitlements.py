@@ -11,7 +11,8 @@ from tenantry_sdk import errors
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
 from tests.sdk.sdk_support import Flavour, Served, answered_by, serving
 from tests.support.cases import cases
-from tests.support.feature_catalog import catalog_in, tenant_of
+from tests.support.catalogs import catalog_file
+from tests.support.feature_catalog import CATALOG, tenant_of
 from tests.support.postgres import PostgresServer
 
 USED: Final = {"used": 3, "remaining": 7, "resetsAt": "2026-04-01T00:00:00Z"}
@@ -134,13 +135,10 @@ async def test_mistakes_are_errors_whatever_is_to_be_done(flavour: Flavour) -> N
 
 
 @pytest.fixture(scope="module")
-async def selling(
-    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Served]:
+async def selling(postgres: PostgresServer) -> AsyncIterator[Served]:
     """The service with features in its plan catalog."""
-    catalog = catalog_in(tmp_path_factory.mktemp("catalog"))
     with postgres.database() as conninfo:
-        async with serving(conninfo, TENANTRY_PLANS=catalog) as running:
+        async with serving(conninfo, TENANTRY_PLANS=catalog_file(CATALOG)) as running:
             yield running
 
 

@@ -4,7 +4,6 @@ oracle's.
 
 import asyncio
 import json
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -30,7 +29,7 @@ from tests.support.billing import add_tenants, rows
 from tests.support.billing_oracle import Verdict, judge
 from tests.support.billing_oracle_mails import ExpectedMail
 from tests.support.billing_oracle_records import ExpectedTenant
-from tests.support.catalogs import EXTRA_PROJECTS, PLANS
+from tests.support.catalogs import EXTRA_PROJECTS, PLANS, catalog_file
 from tests.support.patience import patient_database
 from tests.support.provider_world import Event, History, HistoryTenant
 from tests.support.signing import deliver
@@ -233,18 +232,19 @@ async def running_history_service(conninfo: str, mode: str) -> AsyncIterator[His
     """The service in a mode, on an empty database."""
     database = patient_database(conninfo, pool_size=2)
     await database.open()
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as plans:
-        plans.write(PLANS + EXTRA_PROJECTS)
-        plans.flush()
-        settings = {"SUBSCRIPTIONS": mode, "TENANTRY_PLANS": plans.name, "OWNER_NOTICES": _NOTICES}
-        policy = make_settings(**settings).billing
-        async with running_app(conninfo, clock=lambda: NOW, **settings) as client:
-            service = HistoryService(conninfo, client, database, policy)
-            try:
-                yield service
-            finally:
-                await service.close()
-                await database.close()
+    settings = {
+        "SUBSCRIPTIONS": mode,
+        "TENANTRY_PLANS": catalog_file(PLANS + EXTRA_PROJECTS),
+        "OWNER_NOTICES": _NOTICES,
+    }
+    policy = make_settings(**settings).billing
+    async with running_app(conninfo, clock=lambda: NOW, **settings) as client:
+        service = HistoryService(conninfo, client, database, policy)
+        try:
+            yield service
+        finally:
+            await service.close()
+            await database.close()
 
 
 def record_differences(tenant: str, expected: ExpectedTenant, record: dict[str, Any]) -> list[str]:

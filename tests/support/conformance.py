@@ -15,6 +15,7 @@ import httpx2
 
 from tenantry.server.load_shedding import LoadSheddingProtocol
 from tests.support.app import OPERATOR_TOKEN, make_app
+from tests.support.catalogs import PLANS, catalog_file
 from tests.support.issuer import AUDIENCE, CLIENT_ID, running_issuer
 from tests.support.logs import watched
 from tests.support.provider_api import KEY, running_provider
@@ -23,7 +24,6 @@ from tests.support.serving import served
 CONFIG: Final = Path(__file__).parents[1] / "contract" / "schemathesis.toml"
 AS_OPERATOR: Final = ("--include-path-regex", "^/api/v1/tenants/")
 """What the operator may ask for. These requests end tenants, so they come after all others."""
-_CATALOG: Final = '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n'
 
 
 class Described(NamedTuple):
@@ -63,17 +63,15 @@ class Described(NamedTuple):
 
 
 @asynccontextmanager
-async def described_service(conninfo: str, folder: Path) -> AsyncIterator[Described]:
+async def described_service(conninfo: str) -> AsyncIterator[Described]:
     """The service with the tenant `acme`, which the examples of the document are about.
 
     At the end, no request may have met an exception that the service did not expect.
     """
-    catalog = folder / "plans.toml"
-    catalog.write_text(_CATALOG)
     async with running_provider() as provider, running_issuer() as issuer:
         app = make_app(
             conninfo,
-            TENANTRY_PLANS=str(catalog),
+            TENANTRY_PLANS=catalog_file(PLANS),
             PROVIDER_SECRET_KEY=KEY,
             PROVIDER_API_BASE=provider.url,
             OIDC_ISSUER=issuer.url,

@@ -3,7 +3,6 @@
 It is a real server: streams continue while other requests are answered.
 """
 
-import hashlib
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -34,6 +33,7 @@ from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_tokens import DemoUser
 from tests.support import signing
 from tests.support.app import OPERATOR_TOKEN, PEPPER, make_settings
+from tests.support.catalogs import catalog_file
 from tests.support.dashboard_page import Form, Page
 from tests.support.emptying import connected, refilling
 from tests.support.patience import PATIENT, patient_database
@@ -353,9 +353,7 @@ async def dashboard_of_file(
 ) -> AsyncIterator[Dashboard]:
     """Run the same on a new database, with the text of a plan catalog, for all tests of a file."""
     if catalog:
-        plans = folder / f"{hashlib.sha256(catalog.encode()).hexdigest()}.toml"
-        plans.write_text(catalog)
-        values["TENANTRY_PLANS"] = str(plans)
+        values["TENANTRY_PLANS"] = catalog_file(catalog)
     with postgres.database() as conninfo:
         async with started_dashboard(conninfo, folder, **values) as dashboard:
             yield dashboard

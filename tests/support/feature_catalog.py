@@ -1,6 +1,5 @@
 """A plan catalog with features, and tenants of its plans."""
 
-from pathlib import Path
 from typing import Any, Final
 
 import psycopg
@@ -40,13 +39,6 @@ sso = true
 seats = 5
 exports = true
 """
-
-
-def catalog_in(folder: Path) -> str:
-    """Write the catalog into a folder, and return its path."""
-    file = folder / "plans.toml"
-    file.write_text(CATALOG)
-    return str(file)
 
 
 async def tenant_of(service: Service, plan: str) -> Organization:

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tests.support import proxies
 from tests.support.app import OPERATOR_TOKEN
+from tests.support.catalogs import catalog_file
 from tests.support.commands import Running
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.deployment import deployed
@@ -334,15 +335,13 @@ async def service_behind_gateway(
     """The service for gateways on loopback, with an identity provider, on this database; ``more``
     are settings.
     """
-    plans = folder / "plans.toml"
-    plans.write_text(CATALOG)
     async with database_link(conninfo) as link, running_issuer() as issuer:
         values = {
             "OIDC_ISSUER": issuer.url,
             "OIDC_AUDIENCE": AUDIENCE,
             "OIDC_CLIENT_ID": CLIENT_ID,
             "OPERATOR_TOKEN": OPERATOR_TOKEN,
-            "TENANTRY_PLANS": str(plans),
+            "TENANTRY_PLANS": catalog_file(CATALOG),
             "TRUSTED_PROXIES": LOOPBACK,
             "WORKERS": "1",
             **more,

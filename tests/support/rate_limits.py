@@ -4,7 +4,6 @@ counts for them.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final
 
 import httpx2
@@ -87,13 +86,6 @@ async def let_through(limiter: RateLimiter, most: int, principal: RequestPrincip
         except RateLimitedError:
             return number
     return most
-
-
-def write_catalog(folder: Path) -> str:
-    """The catalog as a file; returns its path."""
-    path = folder / "plans.toml"
-    path.write_text(CATALOG)
-    return str(path)
 
 
 async def set_plan(service: Service, org: Organization, plan: str) -> None:

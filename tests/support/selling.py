@@ -3,10 +3,10 @@
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from tenantry_devkit.simulator import SECRET_KEY, Simulator, Subscription
+from tests.support.catalogs import catalog_file
 from tests.support.dashboard import AT_ACME, CUSTOMER, OLIVIA, Dashboard, Person
 from tests.support.events import updated
 from tests.support.serving import LOOPBACK, serving, url_of
@@ -49,14 +49,12 @@ seats = "members"
 """
 
 
-def selling_settings(sim: Simulator, folder: Path) -> dict[str, str]:
-    """The settings for the catalog, which is written into a folder, and the simulated provider."""
-    catalog = folder / "plans.toml"
-    catalog.write_text(CATALOG)
+def selling_settings(sim: Simulator) -> dict[str, str]:
+    """The settings for the catalog and the simulated provider."""
     return {
         "PROVIDER_SECRET_KEY": SECRET_KEY,
         "PROVIDER_API_BASE": sim.url,
-        "TENANTRY_PLANS": str(catalog),
+        "TENANTRY_PLANS": catalog_file(CATALOG),
     }
 
 

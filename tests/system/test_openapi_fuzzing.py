@@ -14,7 +14,7 @@ from tests.support.conformance import AS_OPERATOR, described_service
 async def test_service_conforms_to_its_description_under_generated_requests(
     conninfo: str, tmp_path: Path, caller: str, options: tuple[str, ...], phases: str
 ) -> None:
-    async with described_service(conninfo, tmp_path) as service:
+    async with described_service(conninfo) as service:
         credential = getattr(service, caller)
         code, report = await service.conformance(credential, tmp_path, "--phases", phases, *options)
     assert code == 0, report

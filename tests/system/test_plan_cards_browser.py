@@ -30,7 +30,7 @@ async def sim() -> AsyncIterator[Simulator]:
 
 @pytest.fixture
 async def dashboard(conninfo: str, people: Path, sim: Simulator) -> AsyncIterator[Dashboard]:
-    async with running_dashboard(conninfo, people, **selling_settings(sim, people)) as dashboard:
+    async with running_dashboard(conninfo, people, **selling_settings(sim)) as dashboard:
         await until_prices_are_shown(await dashboard.sign_in())
         yield dashboard
 

@@ -12,6 +12,7 @@ import pytest
 from playwright.async_api import Browser, Page
 
 from tests.support import events
+from tests.support.catalogs import catalog_file
 from tests.support.dashboard import ACME, AT_ACME, OLIVIA, Dashboard, running_dashboard
 
 NAME: Final = "شركة النور (2030)"
@@ -63,10 +64,10 @@ it.
 
 
 @pytest.fixture
-async def dashboard(conninfo: str, people: Path, tmp_path: Path) -> AsyncIterator[Dashboard]:
-    catalog = tmp_path / "plans.toml"
-    catalog.write_text(CATALOG)
-    async with running_dashboard(conninfo, people, TENANTRY_PLANS=str(catalog)) as dashboard:
+async def dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
+    async with running_dashboard(
+        conninfo, people, TENANTRY_PLANS=catalog_file(CATALOG)
+    ) as dashboard:
         yield dashboard
 
 

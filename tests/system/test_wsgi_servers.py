@@ -12,6 +12,7 @@ from typing import Final
 import psutil
 import pytest
 
+from tests.support.catalogs import catalog_file
 from tests.support.commands import SECRETS, run, still_running
 from tests.support.database_link import database_link
 from tests.support.deployment import Deployment, add_owner, deployed, revoke_keys
@@ -88,22 +89,14 @@ def conninfo(postgres: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The path of a catalog without limits."""
-    path = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    path.write_text(UNLIMITED)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
 async def deployment(
-    conninfo: str, catalog: str, tmp_path_factory: pytest.TempPathFactory
+    conninfo: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Deployment]:
     """The service, with a tenant and its OWNER key."""
     folder, address = tmp_path_factory.mktemp("deployment"), as_url(conninfo)
     credential = await add_owner(address, folder)
     async with deployed(
-        address, folder, credential=credential, TENANTRY_PLANS=catalog
+        address, folder, credential=credential, TENANTRY_PLANS=catalog_file(UNLIMITED)
     ) as deployment:
         yield deployment
 
@@ -112,12 +105,11 @@ async def deployment(
 async def server(
     request: pytest.FixtureRequest,
     conninfo: str,
-    catalog: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[WsgiServer]:
     folder = tmp_path_factory.mktemp("served")
     async with serving_wsgi(
-        request.param, as_url(conninfo), folder, APP, TENANTRY_PLANS=catalog
+        request.param, as_url(conninfo), folder, APP, TENANTRY_PLANS=catalog_file(UNLIMITED)
     ) as server:
         yield server
 
@@ -228,9 +220,9 @@ async def test_lost_database_is_503_until_it_returns_and_does_not_hold_up_the_en
 
 
 async def test_workers_do_not_use_what_the_process_that_forked_them_has_opened(
-    deployment: Deployment, conninfo: str, catalog: str, tmp_path: Path
+    deployment: Deployment, conninfo: str, tmp_path: Path
 ) -> None:
-    values = {"KEY": deployment.credential, "TENANTRY_PLANS": catalog}
+    values = {"KEY": deployment.credential, "TENANTRY_PLANS": catalog_file(UNLIMITED)}
     async with (
         serving_wsgi(SYNC, as_url(conninfo), tmp_path, EARLY, **values) as server,
         server.client(deployment.credential) as client,
@@ -249,14 +241,14 @@ async def test_workers_do_not_use_what_the_process_that_forked_them_has_opened(
 
 
 async def test_parent_and_child_both_authenticate_after_a_fork(
-    deployment: Deployment, conninfo: str, catalog: str, tmp_path: Path
+    deployment: Deployment, conninfo: str, tmp_path: Path
 ) -> None:
     (tmp_path / "served.py").write_text(EARLY)
     (tmp_path / "forking.py").write_text(FORK)
     values = {
         "KEY": deployment.credential,
         "DATABASE_URL": as_url(conninfo),
-        "TENANTRY_PLANS": catalog,
+        "TENANTRY_PLANS": catalog_file(UNLIMITED),
     }
     done = await run(
         folder=tmp_path, module="forking", API_KEY_PEPPER=SECRETS["API_KEY_PEPPER"], **values

@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from tenantry_devkit.simulator import Card, Simulator
+from tests.support.catalogs import catalog_file
 from tests.support.dashboard import (
     MIA,
     Dashboard,
@@ -42,7 +43,7 @@ async def shared_simulator() -> AsyncIterator[Simulator]:
 async def shared_dashboard(
     postgres: PostgresServer, people: Path, shared_simulator: Simulator
 ) -> AsyncIterator[Dashboard]:
-    values = selling_settings(shared_simulator, people)
+    values = selling_settings(shared_simulator)
     async with dashboard_of_file(postgres, people, **values) as dashboard:
         async with dashboard.reset():
             await until_prices_are_shown(await dashboard.sign_in())
@@ -315,11 +316,10 @@ async def test_tenant_without_invoices_is_told_so(owner: Person) -> None:
 
 
 async def test_a_trial_is_shown_until_the_tenant_had_one(
-    conninfo: str, people: Path, sim: Simulator, tmp_path: Path
+    conninfo: str, people: Path, sim: Simulator
 ) -> None:
-    catalog = tmp_path / "plans.toml"
-    catalog.write_text(f"{CATALOG}trial_days = 14\n")
-    values = {**selling_settings(sim, people), "TENANTRY_PLANS": str(catalog)}
+    catalog = f"{CATALOG}trial_days = 14\n"
+    values = {**selling_settings(sim), "TENANTRY_PLANS": catalog_file(catalog)}
     async with running_dashboard(conninfo, people, **values) as dashboard:
         owner = await dashboard.sign_in()
         assert "14 days of trial, once" in (await owner.open(BILLING)).text

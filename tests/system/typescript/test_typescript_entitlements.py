@@ -6,20 +6,18 @@ import pytest
 
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
 from tests.sdk.sdk_support import Served, serving
-from tests.support.feature_catalog import catalog_in, tenant_of
+from tests.support.catalogs import catalog_file
+from tests.support.feature_catalog import CATALOG, tenant_of
 from tests.support.postgres import PostgresServer
 from tests.support.service import Organization
 from tests.support.typescript_client import Package, key_of
 
 
 @pytest.fixture(scope="module")
-async def selling(
-    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Served]:
+async def selling(postgres: PostgresServer) -> AsyncIterator[Served]:
     """The service with features in its plan catalog."""
-    catalog = catalog_in(tmp_path_factory.mktemp("catalog"))
     with postgres.database() as conninfo:
-        async with serving(conninfo, TENANTRY_PLANS=catalog) as running:
+        async with serving(conninfo, TENANTRY_PLANS=catalog_file(CATALOG)) as running:
             yield running
 
 
