@@ -173,7 +173,9 @@ async def check_sentences(
     wrong: dict[str, list[str]] = {}
     sentences = 0
     for tenants in by_catalog(range(number)):
-        async with running_instance(conninfo, tenants[0].rules, mode) as instance:
+        async with running_instance(
+            conninfo, tenants[0].rules._replace(subscriptions=mode)
+        ) as instance:
             await instance.deliver_all(tenants)
             for tenant in tenants:
                 explanation = await instance.explanation(tenant, some_moment(tenant))

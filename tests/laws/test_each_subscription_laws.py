@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent
+from tenantry.domain.billing.state import SubscriptionRule
 from tests.support import figures
 from tests.support.ledger import Ledger
 from tests.support.random_subscription_histories import random_history
@@ -168,7 +169,7 @@ def test_one_subscription_in_mode_any_ends_as_the_oracle_says() -> None:
         events = _before_the_end(history.events)
         if len({event.subscription_id for event in events}) != 1:
             continue
-        rules = history.rules._replace(is_each=False)
+        rules = history.rules._replace(subscriptions=SubscriptionRule.ANY)
         ends = batched(events, rules, random_orders(events, rng, 1), history.customers)
         assert (ends.states, ends.wrong) == (1, {}), seed
         compared += 1

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
+from tenantry.domain.billing.state import SubscriptionRule
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tests.support import figures
 from tests.support.facts import grant_ended, granted
@@ -78,7 +79,7 @@ def test_random_histories_with_grants_end_as_the_oracle_says(
 
 def test_orders_with_any_keep_the_fields_of_the_subscription_and_the_access_of_grants() -> None:
     happened = contract_beside_a_checkout().events
-    rules = RULES._replace(is_each=False)
+    rules = RULES._replace(subscriptions=SubscriptionRule.ANY)
     expected, policy, found = Expected(happened, rules), policy_of(rules), set[object]()
     record = BillingRecord()
     for order in islice(permutations(happened), 0, None, 7):
@@ -92,9 +93,11 @@ def test_orders_with_any_keep_the_fields_of_the_subscription_and_the_access_of_g
         assert access_in(record, moment, rules) == expected.access_at(moment)
 
 
-@pytest.mark.parametrize("is_each", [True, False])
-def test_more_than_fifty_grants_of_a_lifetime_leave_those_that_count(is_each: bool) -> None:
-    ledger = Ledger(policy_of(RULES._replace(is_each=is_each)))
+@pytest.mark.parametrize("mode", SubscriptionRule)
+def test_more_than_fifty_grants_of_a_lifetime_leave_those_that_count(
+    mode: SubscriptionRule,
+) -> None:
+    ledger = Ledger(policy_of(RULES._replace(subscriptions=mode)))
     ledger.deliver([granted(START, "first", "first", plan="pro")])
     for number in range(60):
         name, second = f"n{number}", START + 2 * number

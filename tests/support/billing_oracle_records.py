@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tenantry.domain.billing.events import SUBSCRIPTION_DELETED, BillingEvent
+from tenantry.domain.billing.state import SubscriptionRule
 from tests.support.billing_oracle_events import told_by
 from tests.support.billing_oracle_placement import Placement
 from tests.support.catalogs import CATALOG_WITH_ADDON
@@ -12,7 +13,7 @@ from tests.support.provider_world import History, HistoryTenant
 from tests.support.subscription_oracle import Expected, ExpectedAccess, ExpectedRecord, Rules
 
 _EACH: Final = Rules(CATALOG_WITH_ADDON)
-_ANY: Final = _EACH._replace(is_each=False)
+_ANY: Final = _EACH._replace(subscriptions=SubscriptionRule.ANY)
 
 
 class ExpectedTenant(NamedTuple):

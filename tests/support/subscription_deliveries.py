@@ -23,7 +23,6 @@ from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import ReceivedEvent
-from tenantry.domain.billing.state import SubscriptionRule
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tests.support import figures
 from tests.support.orders import shuffled
@@ -69,9 +68,9 @@ def _renamed(event: BillingEvent, seed: int) -> BillingEvent:
 class Instance:
     """The part of the service that handles events."""
 
-    def __init__(self, database: Database, rules: Rules, mode: SubscriptionRule) -> None:
+    def __init__(self, database: Database, rules: Rules) -> None:
         self._database = database
-        self._policy = policy_of(rules, mode)
+        self._policy = policy_of(rules)
         self.webhooks = WebhookService([database.lane()], self._policy, None, lambda: MOMENT)
         self._tenants = TenantService(database, self._policy, Outbox(), lambda: MOMENT)
 
@@ -121,13 +120,11 @@ class Instance:
 
 
 @asynccontextmanager
-async def running_instance(
-    conninfo: str, rules: Rules, mode: SubscriptionRule = SubscriptionRule.EACH
-) -> AsyncIterator[Instance]:
+async def running_instance(conninfo: str, rules: Rules) -> AsyncIterator[Instance]:
     """An instance while the block runs."""
     database = patient_database(conninfo, pool_size=2)
     await database.open()
-    instance = Instance(database, rules, mode)
+    instance = Instance(database, rules)
     try:
         yield instance
     finally:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.billing.state import SubscriptionRule
 from tenantry.domain.plans import Catalog
 
 DAY: Final = 24 * 3600
@@ -74,8 +75,12 @@ class Rules(NamedTuple):
 
     catalog: Catalog
     grace_days: int = GRACE_DAYS
-    is_each: bool = True
-    """Whether `SUBSCRIPTIONS` is ``each``, not ``any``."""
+    subscriptions: SubscriptionRule = SubscriptionRule.EACH
+
+    @property
+    def is_each(self) -> bool:
+        """Whether each subscription has a state of its own."""
+        return self.subscriptions is SubscriptionRule.EACH
 
 
 class ExpectedSubscription:

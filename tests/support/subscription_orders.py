@@ -10,7 +10,7 @@ import msgspec
 
 from tenantry.domain.access import current_phase
 from tenantry.domain.billing.events import BillingEvent
-from tenantry.domain.billing.state import BillingPolicy, BillingState, SubscriptionRule
+from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tests.support import figures
 from tests.support.ledger import CUSTOMER, Ledger, ledger_of
@@ -26,8 +26,7 @@ Batches = Sequence[Sequence[BillingEvent]]
 
 def policy_of(rules: Rules) -> BillingPolicy:
     """The policy of a service that is set up like this."""
-    subscriptions = SubscriptionRule.EACH if rules.is_each else SubscriptionRule.ANY
-    return BillingPolicy(rules.catalog, subscriptions, past_due_grace=rules.grace_days * DAY)
+    return BillingPolicy(rules.catalog, rules.subscriptions, past_due_grace=rules.grace_days * DAY)
 
 
 def record_in(record: BillingRecord) -> ExpectedRecord:

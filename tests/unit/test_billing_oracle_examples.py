@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from itertools import product
 
+from tenantry.domain.billing.state import SubscriptionRule
 from tests.support.billing_examples import BillingExample, billing_examples
 from tests.support.billing_oracle import judge
 from tests.support.billing_oracle_events import INVOICE_TYPES, SUBSCRIPTION_TYPES, told_by
@@ -43,7 +44,7 @@ def test_the_oracle_gives_the_ends_that_the_documentation_states() -> None:
 
 
 def test_the_oracle_gives_the_ends_that_the_stories_tell() -> None:
-    rules = Rules(CATALOG, is_each=False)
+    rules = Rules(CATALOG, subscriptions=SubscriptionRule.ANY)
     for plot, shape in product(PLOTS, Shape):
         history = plot_history(plot, shape)
         told = [
