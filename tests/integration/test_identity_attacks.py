@@ -8,10 +8,10 @@ import pytest
 from tenantry.domain.errors import InvalidCredentialError
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
 from tests.support.forgeries import ATTACKER, ATTACKS, PUBLISHED, remote
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
+from tests.support.patience import patient_keys
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ async def issuer() -> AsyncIterator[Issuer]:
 async def verifier(issuer: Issuer) -> AsyncIterator[TokenVerifier]:
     config = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
-        keys = KeySet(config, client, monotonic=lambda: 0.0)
+        keys = patient_keys(config, client, monotonic=lambda: 0.0)
         await keys.start()
         yield TokenVerifier(config, keys, clock=lambda: NOW)
         await keys.aclose()
@@ -61,7 +61,7 @@ async def test_the_audience_of_the_client_alone_is_an_id_token_even_where_it_is_
 ) -> None:
     config = OidcConfig(Issuers(issuer.url), (CLIENT_ID,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
-        keys = KeySet(config, client, monotonic=lambda: 0.0)
+        keys = patient_keys(config, client, monotonic=lambda: 0.0)
         verifier = TokenVerifier(config, keys, clock=lambda: NOW)
         reason = await _reason(verifier, issuer.mint(claims={"aud": [CLIENT_ID]}))
     assert "only the client" in reason

@@ -17,13 +17,12 @@ from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError,
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.roles import BUILT_IN_ROLES
 from tenantry.integrations.oidc.claims import OidcConfig, unmapped_roles
-from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
 from tests.support.cases import cases
 from tests.support.forgeries import ATTACKS, ISSUED, PUBLISHED, RSA
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 from tests.support.members import OWN, accept_path, add_member, remove_member
-from tests.support.patience import patient_database
+from tests.support.patience import patient_database, patient_keys
 from tests.support.ports import free_port
 from tests.support.service import TENANTS, Service
 
@@ -55,7 +54,7 @@ class Desk(NamedTuple):
 async def desk_of(issuer: Issuer, now: datetime = NOW) -> AsyncIterator[Desk]:
     config = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
-        keys = KeySet(config, client, monotonic=lambda: 0.0)
+        keys = patient_keys(config, client, monotonic=lambda: 0.0)
         await keys.refresh()
         yield Desk(issuer, config, TokenVerifier(config, keys, clock=lambda: now), now)
         await keys.aclose()

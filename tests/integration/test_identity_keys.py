@@ -31,6 +31,7 @@ from tests.support.issuer import (
     running_issuer,
     signing_key,
 )
+from tests.support.patience import patient_keys
 
 Answered = TypeVar("Answered")
 
@@ -65,7 +66,7 @@ async def key_set(
 ) -> AsyncIterator[KeySet]:
     async with httpx2.AsyncClient(verify=False) as client:
         config = OidcConfig(Issuers(url), (AUDIENCE,))
-        keys = KeySet(
+        keys = patient_keys(
             config, client, monotonic=monotonic or Seconds(), refresh_seconds=refresh_seconds
         )
         try:
@@ -461,6 +462,8 @@ async def test_keys_are_not_fetched_from_an_insecure_address(issuer: Issuer, add
 
 async def test_closed_client_counts_as_an_outage(issuer: Issuer) -> None:
     async with httpx2.AsyncClient(verify=False) as client:
-        keys = KeySet(OidcConfig(Issuers(issuer.url), (AUDIENCE,)), client, monotonic=Seconds())
+        keys = patient_keys(
+            OidcConfig(Issuers(issuer.url), (AUDIENCE,)), client, monotonic=Seconds()
+        )
     with pytest.raises(AuthUnavailableError):
         await keys.key("rsa-1", "RS256")

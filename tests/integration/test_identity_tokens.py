@@ -14,7 +14,7 @@ from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError,
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
-from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet
+from tenantry.integrations.oidc.keys import ALGORITHMS
 from tenantry.integrations.oidc.tokens import TokenVerifier
 from tests.support.cases import cases
 from tests.support.issuer import (
@@ -29,6 +29,7 @@ from tests.support.issuer import (
     running_issuer,
     signing_key,
 )
+from tests.support.patience import patient_keys
 
 RSA = signing_key("RS256", "rsa-1")
 EC = signing_key("ES256", "ec-1")
@@ -52,7 +53,7 @@ async def verifier_of(
 ) -> AsyncIterator[TokenVerifier]:
     settings = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
-        keys = KeySet(settings, client, monotonic=lambda: 0.0)
+        keys = patient_keys(settings, client, monotonic=lambda: 0.0)
         await keys.start()
         try:
             yield TokenVerifier(
@@ -435,7 +436,7 @@ async def directories(*accepted: str) -> AsyncIterator[tuple[Issuer, TokenVerifi
         issuer.answers[JWKS] = Answer(200, json.dumps({"keys": keys}).encode())
         config = OidcConfig(Issuers(template, accepted), (AUDIENCE,))
         async with httpx2.AsyncClient(verify=False) as client:
-            key_set = KeySet(config, client, monotonic=lambda: 0.0)
+            key_set = patient_keys(config, client, monotonic=lambda: 0.0)
             await key_set.refresh()
             assert key_set.trouble is None
             yield issuer, TokenVerifier(config, key_set, clock=lambda: NOW)

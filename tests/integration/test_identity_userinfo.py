@@ -8,9 +8,9 @@ import pytest
 
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.sign_in import UserInfo
 from tests.support.issuer import AUDIENCE, DISCOVERY, JWKS, USERINFO, Answer, Issuer, running_issuer
+from tests.support.patience import patient_keys
 
 ANN = {"sub": "user_1", "email": "ann@acme.example", "email_verified": True}
 
@@ -34,7 +34,7 @@ async def userinfo(issuer: Issuer, client: httpx2.AsyncClient) -> UserInfo:
 
 async def _userinfo(issuer: Issuer, client: httpx2.AsyncClient) -> UserInfo:
     config = OidcConfig(Issuers(issuer.url), (AUDIENCE,))
-    keys = KeySet(config, client)
+    keys = patient_keys(config, client)
     await keys.refresh()
     return UserInfo(config, keys, client)
 

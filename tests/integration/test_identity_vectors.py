@@ -15,11 +15,12 @@ from joserfc.jwk import JWKRegistry
 
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet
+from tenantry.integrations.oidc.keys import ALGORITHMS
 from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
 from tests.support.cases import cases
 from tests.support.issuer import AUDIENCE, JWKS, NOW, Answer, running_issuer
 from tests.support.jws_vectors import VECTORS, Vector
+from tests.support.patience import patient_keys
 
 OURS = [vector for vector in VECTORS if vector.alg in ALGORITHMS]
 OTHERS = [vector for vector in VECTORS if vector.alg not in ALGORITHMS]
@@ -32,7 +33,7 @@ async def verifier() -> AsyncIterator[TokenVerifier]:
         keys = [vector.key for vector in VECTORS if vector.key]
         issuer.answers[JWKS] = Answer(200, json.dumps({"keys": keys}).encode())
         config = OidcConfig(Issuers(issuer.url), (AUDIENCE,))
-        key_set = KeySet(config, client, monotonic=lambda: 0.0)
+        key_set = patient_keys(config, client, monotonic=lambda: 0.0)
         await key_set.refresh()
         yield TokenVerifier(config, key_set, clock=lambda: NOW)
 

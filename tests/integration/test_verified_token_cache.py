@@ -22,6 +22,7 @@ from tests.support.issuer import (
     running_issuer,
     signing_key,
 )
+from tests.support.patience import patient_keys
 
 RSA = signing_key("RS256", "rsa-1")
 EC = signing_key("ES256", "ec-1")
@@ -56,7 +57,7 @@ class Bench:
 async def bench_of(*keys: SigningKey) -> AsyncIterator[Bench]:
     async with running_issuer(*keys) as issuer, httpx2.AsyncClient(verify=False) as client:
         config = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=CLIENT_ID)
-        key_set = KeySet(config, client, monotonic=lambda: made.seconds)
+        key_set = patient_keys(config, client, monotonic=lambda: made.seconds)
         cache = VerifiedTokenCache()
         verifier = TokenVerifier(config, key_set, clock=lambda: made.now, cache=cache)
         made = Bench(issuer, key_set, cache, verifier)

@@ -5,6 +5,7 @@ from typing import Final
 
 from tenantry.common.clock import Timeouts
 from tenantry.db.database import Database
+from tenantry.integrations.oidc.keys import KeySet
 from tenantry.jobs.queue import JobQueue
 
 PATIENT: Final = Timeouts(
@@ -21,3 +22,4 @@ PATIENT: Final = Timeouts(
 patient_database: Final = partial(Database, timeouts=PATIENT)
 """Makes a `Database`. A test whose subject is an unreachable database takes the class."""
 patient_queue: Final = partial(JobQueue, timeouts=PATIENT)
+patient_keys: Final = partial(KeySet, timeout=PATIENT.identity_provider)

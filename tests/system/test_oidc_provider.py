@@ -10,9 +10,10 @@ from tenantry.common.clock import Clock, system_clock
 from tenantry.domain.errors import InvalidCredentialError, TokenExpiredError
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet
+from tenantry.integrations.oidc.keys import ALGORITHMS
 from tenantry.integrations.oidc.tokens import TokenVerifier
 from tests.support.node_provider import AUDIENCE, NodeProvider, node_provider
+from tests.support.patience import patient_keys
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def _verifier(
     clock: Clock = system_clock,
 ) -> TokenVerifier:
     config = OidcConfig(Issuers(provider.issuer), (audience,), client_id="dashboard")
-    return TokenVerifier(config, KeySet(config, client), clock=clock)
+    return TokenVerifier(config, patient_keys(config, client), clock=clock)
 
 
 @pytest.mark.parametrize("alg", ALGORITHMS)

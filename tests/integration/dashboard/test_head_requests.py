@@ -11,6 +11,8 @@ from tests.integration.dashboard.test_event_stream import STREAM
 from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard
 from tests.support.http_line import Line
 
+_AROUND: Final = ("GET", "HEAD", "GET")
+"""A page says how long ago something was, so its length changes while time passes."""
 _NOT_COMPARED: Final = {"x-request-id", "date", "ratelimit", "transfer-encoding"}
 
 
@@ -48,9 +50,8 @@ PATHS: Final = (
 async def test_head_answers_like_get_without_a_body(dashboard: Dashboard) -> None:
     client = (await dashboard.sign_in()).client
     for path in PATHS:
-        whole = await client.get(path)
-        head = await client.head(path)
-        assert head_of(head) == head_of(whole), path
+        before, head, after = [await client.request(method, path) for method in _AROUND]
+        assert head_of(head) in (head_of(before), head_of(after)), path
         assert head.content == b"", path
 
 

@@ -17,7 +17,6 @@ from tenantry.domain.issuers import Issuers
 from tenantry.domain.sessions import PROOF_GOOD_FOR
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.sign_in import SignIn
 from tests.integration.dashboard.signing_in import (
     CALLBACK,
@@ -32,6 +31,7 @@ from tests.integration.dashboard.signing_in import (
 from tests.support.app import BASE_URL, running_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Answer, Issuer, signing_key
 from tests.support.logs import watched
+from tests.support.patience import patient_keys
 
 
 def refused(answer: httpx2.Response, status: int = 400) -> bool:
@@ -387,7 +387,7 @@ async def proof(issuer: Issuer, client_id: str, secret: str) -> list[str]:
     describe(issuer)
     async with new_http_client() as http:
         config = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=client_id)
-        keys = KeySet(config, http)
+        keys = patient_keys(config, http)
         sign_in = SignIn(
             config,
             keys,

@@ -14,7 +14,6 @@ from tenantry.common.secret import Secret
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.sign_in import (
     PendingSignIn,
     SignedInUser,
@@ -24,6 +23,7 @@ from tenantry.integrations.oidc.sign_in import (
 from tests.integration.dashboard.signing_in import CALLBACK, TOKEN, USER, describe
 from tests.support.app import BASE_URL
 from tests.support.issuer import CLIENT_ID, DISCOVERY, NOW, Answer, Issuer, running_issuer
+from tests.support.patience import patient_keys
 
 GUID = "00001111-aaaa-2222-bbbb-3333cccc4444"
 URI = "https://api.example"
@@ -65,7 +65,7 @@ async def signing_in(
         if directories:
             issuer.answers["/organizations/v2.0" + DISCOVERY] = issuer.answers.pop(DISCOVERY)
         settings = OidcConfig(issuers, **{"audiences": (GUID,), "client_id": CLIENT_ID, **config})
-        keys = KeySet(settings, http)
+        keys = patient_keys(settings, http)
         sign_in = SignIn(
             settings,
             keys,

@@ -10,11 +10,11 @@ import pytest
 from tenantry.domain.errors import InvalidCredentialError
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.sign_in import UserInfo
 from tenantry.integrations.oidc.tokens import TokenVerifier
 from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_provider import DEVICE_GRANT
+from tests.support.patience import patient_keys
 from tests.support.sign_in import (
     ADA,
     AUDIENCE,
@@ -175,7 +175,7 @@ async def test_service_takes_the_access_token_and_refuses_the_id_token(
     answer = sign_in(http)
     config = OidcConfig(Issuers(companion.issuer), (AUDIENCE,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
-        keys = KeySet(config, client)
+        keys = patient_keys(config, client)
         verifier = TokenVerifier(config, keys, clock=clock)
         claims = await verifier.verify(answer["access_token"])
         with pytest.raises(InvalidCredentialError):
