@@ -28,7 +28,7 @@ HOUR = 3600
 DAY = timedelta(days=1)
 AT = datetime.fromtimestamp(NOW, UTC)
 LOCK_NAME = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
-LOCK_TENANT = "SELECT FROM tenants WHERE id = %s FOR UPDATE"
+LOCK_TENANT = "SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE"
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ async def test_waiting_request_of_a_removed_member_is_rejected(service: Service)
     member = await add(owner, "mallory")
     mallory = user(service, FIRST, "mallory", asks_for="locked")
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
-        await connection.execute("SELECT 1 FROM tenants WHERE id = 'locked' FOR UPDATE")
+        await connection.execute("SELECT 1 FROM tenants WHERE id = 'locked' FOR NO KEY UPDATE")
         removal = asyncio.ensure_future(owner.delete(path_of(member)))
         await until_blocked(service.conninfo, 1)
         comeback = asyncio.ensure_future(

@@ -308,7 +308,7 @@ async def test_acceptance_during_a_withdrawal_is_rejected(
     org = await service.organization()
     member = await add_member(org.owner, "racing")
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
-        await connection.execute("SELECT FROM tenants WHERE id = %s FOR UPDATE", (org.id,))
+        await connection.execute("SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE", (org.id,))
         user = service.user("racing", asks_for=org.id if by_header else None)
         accepting = asyncio.create_task(
             user.get(PROJECTS) if by_header else user.post(accept_path(member))

@@ -245,7 +245,7 @@ async def test_concurrent_mutual_removal_leaves_one_owner(service: Service, atta
         return (await user.patch(victim, {"role": "member"})).status_code
 
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
-        await connection.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (org.id,))
+        await connection.execute("SELECT 1 FROM tenants WHERE id = %s FOR NO KEY UPDATE", (org.id,))
         attempts = [
             asyncio.create_task(change_other(names[0], path_of(members[1]))),
             asyncio.create_task(change_other(names[1], path_of(members[0]))),

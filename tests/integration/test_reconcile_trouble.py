@@ -317,7 +317,9 @@ async def test_an_error_of_one_tenant_does_not_lose_what_was_repaired_beside_it(
     repaired, locked = await subscribers(provider, server, 2)
     server.events = [events.updated(**repaired.names, event_id="evt_missed")]
     async with await psycopg.AsyncConnection.connect(provider.service.conninfo) as connection:
-        await connection.execute("SELECT FROM tenants WHERE id = %s FOR UPDATE", (locked.id,))
+        await connection.execute(
+            "SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE", (locked.id,)
+        )
         found = await reconciler.run()
     assert isinstance(found.stopped, DatabaseUnavailableError)
     assert drifted(found) == [repaired.id]

@@ -171,7 +171,9 @@ async def test_a_dry_run_changes_nothing(provider: Provider) -> None:
 async def test_a_dry_run_waits_for_no_lock(provider: Provider) -> None:
     subscriber = await with_history(provider)
     async with await psycopg.AsyncConnection.connect(provider.service.conninfo) as other:
-        await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
+        await other.execute(
+            "SELECT 1 FROM tenants WHERE id = %s FOR NO KEY UPDATE", (subscriber.id,)
+        )
         assert (await replay_one(provider, subscriber, dry_run=True)).is_right
 
 
@@ -435,7 +437,9 @@ async def test_concurrent_replays_repair_once(provider: Provider) -> None:
     conninfo = provider.service.conninfo
     await corrupt(provider, subscriber, "plan = 'free'")
     async with await psycopg.AsyncConnection.connect(conninfo) as other:
-        await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
+        await other.execute(
+            "SELECT 1 FROM tenants WHERE id = %s FOR NO KEY UPDATE", (subscriber.id,)
+        )
         both = [asyncio.create_task(replay_one(provider, subscriber)) for _ in range(2)]
         await until_blocked(conninfo, 2)
     checked = [await one for one in both]
@@ -449,7 +453,9 @@ async def test_an_event_that_comes_before_the_repair_counts(provider: Provider) 
     conninfo = provider.service.conninfo
     await corrupt(provider, subscriber, "plan = 'free'")
     async with await psycopg.AsyncConnection.connect(conninfo) as other:
-        await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
+        await other.execute(
+            "SELECT 1 FROM tenants WHERE id = %s FOR NO KEY UPDATE", (subscriber.id,)
+        )
         sending = asyncio.create_task(
             provider.send(events.deleted(**subscriber.names, created=NOW + 5))
         )
@@ -466,7 +472,9 @@ async def test_a_tenant_removed_before_the_repair_is_skipped(provider: Provider)
     conninfo = provider.service.conninfo
     await corrupt(provider, subscriber, "plan = 'free'")
     async with await psycopg.AsyncConnection.connect(conninfo) as other:
-        await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
+        await other.execute(
+            "SELECT 1 FROM tenants WHERE id = %s FOR NO KEY UPDATE", (subscriber.id,)
+        )
         repairing = asyncio.create_task(replay_one(provider, subscriber))
         await until_blocked(conninfo)
         await other.execute("DELETE FROM tenants WHERE id = %s", (subscriber.id,))

@@ -121,7 +121,7 @@ async def test_role_that_was_lowered_while_a_request_waited_gives_nothing(
 ) -> None:
     member = await join(service, org, "falling", "lead")
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
-        await connection.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (org.id,))
+        await connection.execute("SELECT 1 FROM tenants WHERE id = %s FOR NO KEY UPDATE", (org.id,))
         lowered = asyncio.ensure_future(org.owner.patch(path_of(member), {"role": "support"}))
         await until_blocked(service.conninfo, 1)
         falling = service.user("falling")

@@ -27,7 +27,7 @@ async def one_after_the_other(
     order.
     """
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
-        await connection.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (org.id,))
+        await connection.execute("SELECT 1 FROM tenants WHERE id = %s FOR NO KEY UPDATE", (org.id,))
         tasks = []
         for number, request in enumerate(requests, start=1):
             tasks.append(asyncio.ensure_future(request))
