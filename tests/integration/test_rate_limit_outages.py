@@ -102,7 +102,7 @@ def set_for_all_sessions(conninfo: str, setting: tuple[str, str]) -> None:
 async def shares_in_memory() -> int:
     await asyncio.sleep(0)  # what has just ended lets go
     gc.collect()
-    return sum(isinstance(thing, Share) for thing in gc.get_objects())
+    return sum(type(thing) is Share for thing in gc.get_objects())
 
 
 async def test_timed_out_request_is_rejected_and_does_not_count(

@@ -154,7 +154,8 @@ def test_an_entry_without_states_changed_nothing() -> None:
     assert "->" not in text(explanation(entries=(entry,)))
 
 
-def test_differences_name_the_command_that_repairs_them() -> None:
+def test_differences_name_the_command_that_repairs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["tenantry"])
     shown = text(explanation(differences=(FieldComparison("plan", "free", "pro"),), parked=2))
     assert "gives something else:\n  plan: free -> pro\n" in shown
     assert "2 parked events could take their place." in shown
