@@ -68,11 +68,11 @@ async def writing(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         yield connection
 
 
-async def until_it_waits(conninfo: str) -> None:
-    """Return once a session waits for another's lock."""
+async def until_it_waits(conninfo: str, migrating: "asyncio.Task[tuple[str | None, str]]") -> None:
+    """Return once a migration waits for another session's lock. Raises what it fails with."""
     async with asyncio.timeout(PATIENCE):
         while not await asyncio.to_thread(ask, conninfo, "SELECT FROM pg_locks WHERE NOT granted"):
-            pass
+            assert not migrating.done(), migrating.result()
 
 
 def test_schema_changes_only_together_with_its_snapshot(postgres: PostgresServer) -> None:
@@ -93,7 +93,7 @@ async def test_index_is_built_concurrently_while_other_migrations_wait(
     folder = history(tmp_path / "migrations", newest_revision(), r0099=INDEX)
     async with writing(conninfo) as writer:
         building = asyncio.create_task(asyncio.to_thread(migrate, conninfo, folder))
-        await until_it_waits(conninfo)  # for the writer, as it must
+        await until_it_waits(conninfo, building)  # for the writer, as it must
         waiting = [
             asyncio.create_task(asyncio.to_thread(migrate, conninfo, folder)) for _ in range(3)
         ]
@@ -110,7 +110,7 @@ async def test_migration_retries_a_locked_table(conninfo: str, tmp_path: Path) -
     folder = history(tmp_path / "migrations", newest_revision(), r0099=COLUMN)
     async with writing(conninfo) as writer:
         migrating = asyncio.create_task(asyncio.to_thread(migrate, conninfo, folder))
-        await until_it_waits(conninfo)
+        await until_it_waits(conninfo, migrating)
         # behind the migration, which would wait for the writer for ever, and so would this
         assert await asyncio.to_thread(ask, conninfo, "SELECT FROM tenants") == []
         await writer.rollback()
@@ -124,7 +124,7 @@ async def test_row_level_security_retries_a_locked_table(conninfo: str) -> None:
         connection.execute("COMMENT ON POLICY one_tenant ON tenants IS NULL")
     async with writing(conninfo) as writer:
         building = asyncio.create_task(asyncio.to_thread(migrate, conninfo))
-        await until_it_waits(conninfo)
+        await until_it_waits(conninfo, building)
         assert await asyncio.to_thread(ask, conninfo, "SELECT FROM tenants") == []
         await writer.rollback()
         await building
