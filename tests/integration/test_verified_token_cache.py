@@ -60,7 +60,7 @@ async def bench_of(*keys: SigningKey) -> AsyncIterator[Bench]:
         key_set = patient_keys(config, client, monotonic=lambda: made.seconds)
         cache = VerifiedTokenCache()
         verifier = TokenVerifier(config, key_set, clock=lambda: made.now, cache=cache)
-        made = Bench(issuer, key_set, cache, verifier)
+        made: Bench = Bench(issuer, key_set, cache, verifier)
         await key_set.start()
         yield made
         await key_set.aclose()
