@@ -17,7 +17,8 @@ from prometheus_client import Metric
 from tenantry import __version__
 from tenantry.accounts.invitations import InvitationService
 from tenantry.accounts.member_directory import MemberDirectory
-from tenantry.accounts.members import MemberService, MembershipService
+from tenantry.accounts.memberships.members import MemberService
+from tenantry.accounts.memberships.own import MembershipService
 from tenantry.accounts.overview import OverviewService
 from tenantry.accounts.owner_addresses import OwnerConfirmations, owner_address_writes
 from tenantry.accounts.projects import ProjectService

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from tenantry.auth import api_keys_store
-from tenantry.auth.api_keys import new_key
+from tenantry.auth.api_keys import KeyTerms, new_key
 from tenantry.billing import customer_links_store
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
@@ -66,7 +66,8 @@ async def set_status(conninfo: str, status: str) -> None:
 async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
     """The credentials of a key of the tenant acme, who is customer cus_1."""
     now = system_clock()
-    key = new_key("acme", "CI", (scope,), AccessLevel.SCOPED, Mode.LIVE, None, "operator", now)
+    terms = KeyTerms("CI", (scope,), AccessLevel.SCOPED, Mode.LIVE, None)
+    key = new_key("acme", "operator", now, terms)
     database = patient_database(conninfo, pool_size=1)
     await database.open()
     async with database.change(of_tenant("acme")) as connection:

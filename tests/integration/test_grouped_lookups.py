@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from tenantry.accounts.members import MembershipService
+from tenantry.accounts.memberships.own import MembershipService
 from tenantry.accounts.owner_addresses import owner_address_writes
 from tenantry.app import build_authentication, build_base
 from tenantry.auth.authentication import Authenticator

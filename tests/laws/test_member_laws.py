@@ -16,13 +16,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
-from tenantry.accounts.members import MemberService, MembershipService, add_owner
 from tenantry.accounts.members_store import MemberFilter
+from tenantry.accounts.memberships.changes import MembershipChanges
+from tenantry.accounts.memberships.members import MemberService
+from tenantry.accounts.memberships.own import MembershipService
 from tenantry.accounts.tenants import TenantService
+from tenantry.auth.changes import Change
 from tenantry.db.connection import of_tenant
 from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Window
-from tenantry.db.tenants_store import find_tenant
+from tenantry.db.tenants_store import find_tenant, get_tenant
 from tenantry.domain.access import NOTHING
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.billing.state import BillingPolicy
@@ -126,7 +129,8 @@ class World:
             await written_by_test(connection)
             address = OwnerAddress("a@b.example", "a@b.example")
             await tenants.insert(connection, org_id, org_id, OWNER, address, NOW)
-            await add_owner(connection, AUTHOR, User(ISSUER, OWNER), org_id, NOW)
+            change = Change(connection, await get_tenant(connection, org_id), AUTHOR, NOW)
+            await MembershipChanges(change, Issuers(ISSUER)).add_owner(User(ISSUER, OWNER))
 
     async def owner_of(self, org_id: str) -> str:
         async with self.database.transaction(of_tenant(org_id)) as connection:

@@ -12,9 +12,9 @@ import msgspec
 from tenantry.accounts import invitations_store as store
 from tenantry.accounts import members_store as members
 from tenantry.accounts.caller_address import CallerAddress
-from tenantry.accounts.members import NO_OUTBOX, WRITE_SCOPE, admit, check_member_limit
-from tenantry.audit import trail as audit
-from tenantry.auth.authentication import lock_and_reauthorize
+from tenantry.accounts.memberships.changes import NO_OUTBOX, MembershipChanges
+from tenantry.accounts.memberships.members import WRITE_SCOPE
+from tenantry.auth.changes import Change, Changes, Repeated
 from tenantry.auth.user_profiles_store import record_visits, visit_of
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
@@ -79,6 +79,10 @@ class InvitationService:
     _turn: asyncio.Semaphore = field(
         init=False, default_factory=lambda: asyncio.Semaphore(_AT_ONCE)
     )
+
+    @property
+    def _changes(self) -> Changes:
+        return Changes(self.database, self.clock, checked=False)
 
     @property
     def is_enabled(self) -> bool:
@@ -148,25 +152,19 @@ class InvitationService:
         address = rules.invited_address(email)
         wanted = self.catalog.roles.require(role)
         await self.write_visits()
-        async with self.database.transaction(of_tenant(org_id)) as connection:
-            repeated = await idempotency.begin(connection, claim, Invitation, self.clock())
-            if repeated is not None:
-                return repeated
-            tenant, caller, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                WRITE_SCOPE,
-                self.clock,
-            )
-            check_may_give(caller, wanted)
+        async with self._changes.begin_once(
+            principal, author, WRITE_SCOPE, claim=claim, kind=Invitation
+        ) as change:
+            if isinstance(change, Repeated):
+                return change.answer
+            connection, now = change.connection, change.now
+            check_may_give(change.caller, wanted)
             await _check_no_member(connection, org_id, email, address)
             await _check_not_invited(connection, org_id, address, now)
-            of_tenant_today, to_address_today = await self._count_mails(
-                connection, org_id, email, now
-            )
+            of_tenant_today, to_address_today = await self._count_mails(change, email)
             open_ones = await store.count_open(connection, org_id, now)
             rules.check_limits(open_ones=open_ones, mails_today=of_tenant_today)
-            await check_member_limit(connection, tenant, self.issuers, self.catalog, now)
+            await MembershipChanges(change, self.issuers).check_limit(self.catalog)
             invitation = Invitation(
                 new_id("inv"),
                 org_id,
@@ -183,23 +181,14 @@ class InvitationService:
                 invitation,
                 address,
                 int(is_mailed),
-                binds_owner(author, caller.access_level),
+                binds_owner(author, change.caller.access_level),
                 None,
             )
             await store.insert(connection, terms)
-            target = (org_id, invitation.id)
-            await audit.record(
-                connection,
-                author,
-                Action.INVITATION_CREATED,
-                target,
-                now,
-                after=invitation,
-            )
+            await change.record(Action.INVITATION_CREATED, invitation.id, after=invitation)
             if is_mailed:
-                await self._mail(connection, invitation, now)
-            await idempotency.keep(connection, claim, invitation, now)
-            return invitation
+                await self._mail(change, invitation)
+            return await change.answer(invitation)
 
     async def resend(
         self,
@@ -217,34 +206,26 @@ class InvitationService:
         _ = self._links
         org_id = principal.org_id
         await self.write_visits()
-        async with self.database.transaction(of_tenant(org_id)) as connection:
-            repeated = await idempotency.begin(connection, claim, Invitation, self.clock())
-            if repeated is not None:
-                return repeated
-            _tenant, caller, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                WRITE_SCOPE,
-                self.clock,
-            )
-            terms = await _find(connection, org_id, invitation_id, now)
+        async with self._changes.begin_once(
+            principal, author, WRITE_SCOPE, claim=claim, kind=Invitation
+        ) as change:
+            if isinstance(change, Repeated):
+                return change.answer
+            terms = await _find(change.connection, org_id, invitation_id, change.now)
             before = terms.invitation
-            check_may_give(caller, self.catalog.roles.find(before.role))
+            check_may_give(change.caller, self.catalog.roles.find(before.role))
             rules.check_open(before.status)
             rules.check_role(self.catalog.roles, before.role)
-            await _check_no_member(connection, org_id, before.email, terms.address)
+            await _check_no_member(change.connection, org_id, before.email, terms.address)
             rules.check_sends(terms.sends)
-            of_tenant_today, to_address_today = await self._count_mails(
-                connection, org_id, before.email, now
-            )
+            of_tenant_today, to_address_today = await self._count_mails(change, before.email)
             rules.check_mails(of_tenant_today)
             rules.check_mails_to_address(to_address_today)
-            after = msgspec.structs.replace(before, expires_at=now + rules.VALID)
-            await store.mark_sent_again(connection, after)
-            await _record(connection, author, Action.INVITATION_RESENT, before, after, now)
-            await self._mail(connection, after, now)
-            await idempotency.keep(connection, claim, after, now)
-            return after
+            after = msgspec.structs.replace(before, expires_at=change.now + rules.VALID)
+            await store.mark_sent_again(change.connection, after)
+            await change.record(Action.INVITATION_RESENT, after.id, before=before, after=after)
+            await self._mail(change, after)
+            return await change.answer(after)
 
     async def withdraw(
         self, principal: RequestPrincipal, author: Author, invitation_id: str
@@ -255,27 +236,14 @@ class InvitationService:
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, and
         `InvitationClosedError` for one that was accepted.
         """
-        org_id = principal.org_id
-        async with self.database.transaction(of_tenant(org_id)) as connection:
-            _tenant, caller, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                WRITE_SCOPE,
-                self.clock,
-            )
-            before = (await _find(connection, org_id, invitation_id, now)).invitation
-            check_may_manage(caller, self.catalog.roles.find(before.role))
+        async with self._changes.begin(principal, author, WRITE_SCOPE) as change:
+            terms = await _find(change.connection, change.org_id, invitation_id, change.now)
+            before = terms.invitation
+            check_may_manage(change.caller, self.catalog.roles.find(before.role))
             if before.status in (InvitationStatus.WITHDRAWN, InvitationStatus.EXPIRED):
                 return
             rules.check_open(before.status)
-            await _close(
-                connection,
-                author,
-                Action.INVITATION_WITHDRAWN,
-                before,
-                InvitationStatus.WITHDRAWN,
-                now,
-            )
+            await _close(change, before, Action.INVITATION_WITHDRAWN, InvitationStatus.WITHDRAWN)
 
     async def look_up(self, token: str) -> ShownInvitation | None:
         """Return what the bearer of a link sees, without a change; None for an invalid link."""
@@ -325,13 +293,14 @@ class InvitationService:
                     return repeated
                 async with self._of_link(connection, token, lock=True) as (tenant, terms, now):
                     _check_not_suspended(tenant)
+                    change = Change(connection, tenant, author, now)
                     member = await self._accepted_by(connection, user, terms)
                     if member is None:
                         rules.check_open(terms.invitation.status)
                         has_proof = links.is_mailed(terms.invitation.id, proof)
                         rules.check_recipient(terms.address, verified, has_proof=has_proof)
-                        member = await self._join(connection, author, user, tenant, terms, now)
-                        await _record_address(connection, address, verified, tenant, now)
+                        member = await self._join(change, user, terms)
+                        await _record_address(change, address, verified)
                     membership = _membership(tenant, member)
                 await idempotency.keep(connection, claim, membership, self.clock())
                 return membership
@@ -416,12 +385,10 @@ class InvitationService:
             is_member = member is not None and member.status is MemberStatus.ACTIVE
             if is_member and invitation.status is InvitationStatus.OPEN:
                 await _close(
-                    connection,
-                    author,
-                    Action.INVITATION_WITHDRAWN,
+                    Change(connection, tenant, author, now),
                     invitation,
+                    Action.INVITATION_WITHDRAWN,
                     InvitationStatus.WITHDRAWN,
-                    now,
                 )
 
     async def _accepted_by(
@@ -437,57 +404,33 @@ class InvitationService:
             return None
         return member if member.status is MemberStatus.ACTIVE else None
 
-    async def _join(
-        self,
-        connection: Connection,
-        author: Author,
-        user: User,
-        tenant: TenantRow,
-        terms: InvitationTerms,
-        now: datetime,
-    ) -> Member:
+    async def _join(self, change: Change, user: User, terms: InvitationTerms) -> Member:
         """Close the invitation, and make the user a member in its place."""
         invitation = terms.invitation
-        former = await self._check_may_join(connection, user, invitation)
-        await _close(
-            connection,
-            author,
-            Action.INVITATION_ACCEPTED,
-            invitation,
-            InvitationStatus.ACCEPTED,
-            now,
-        )
-        await check_member_limit(connection, tenant, self.issuers, self.catalog, now)
-        member = await admit(
-            connection,
-            self.outbox,
-            author,
-            tenant,
-            self.issuers,
-            user,
-            former,
-            self.catalog.roles.find(invitation.role),
-            now,
-            binds_owner=terms.binds_owner,
-        )
-        await store.name_member(connection, invitation, member.id)
+        former = await self._check_may_join(change.connection, user, invitation)
+        await _close(change, invitation, Action.INVITATION_ACCEPTED, InvitationStatus.ACCEPTED)
+        memberships = MembershipChanges(change, self.issuers, self.outbox)
+        await memberships.check_limit(self.catalog)
+        role = self.catalog.roles.find(invitation.role)
+        member = await memberships.admit(user, former, role, binds_owner=terms.binds_owner)
+        await store.name_member(change.connection, invitation, member.id)
         return member
 
-    async def _count_mails(
-        self, connection: Connection, org_id: str, email: str, now: datetime
-    ) -> tuple[int, int]:
-        async with connection.within(ACROSS_TENANTS):
-            return await mails.count_invitation_mails(connection, org_id, email, now)
+    async def _count_mails(self, change: Change, email: str) -> tuple[int, int]:
+        async with change.connection.within(ACROSS_TENANTS):
+            return await mails.count_invitation_mails(
+                change.connection, change.org_id, email, change.now
+            )
 
-    async def _mail(self, connection: Connection, invitation: Invitation, now: datetime) -> None:
-        async with connection.within(ACROSS_TENANTS):
+    async def _mail(self, change: Change, invitation: Invitation) -> None:
+        async with change.connection.within(ACROSS_TENANTS):
             await mails.queue_invitation(
-                connection,
+                change.connection,
                 self.outbox,
                 invitation.org_id,
                 invitation.email,
                 invitation.id,
-                now,
+                change.now,
             )
 
 
@@ -520,51 +463,22 @@ async def _check_not_invited(
         )
 
 
-async def _record_address(
-    connection: Connection,
-    address: CallerAddress,
-    verified: str | None,
-    tenant: TenantRow,
-    now: datetime,
-) -> None:
+async def _record_address(change: Change, address: CallerAddress, verified: str | None) -> None:
     """Store the verified address of a new member, which need not be the invited one."""
-    if address.claims is not None:
-        claims = msgspec.structs.replace(address.claims, email=verified)
-        async with connection.within(OF_PEOPLE):
-            await record_visits(connection, [visit_of(claims, tenant.record.id, claims.name, now)])
+    if address.claims is None:
+        return
+    claims = msgspec.structs.replace(address.claims, email=verified)
+    visit = visit_of(claims, change.org_id, claims.name, change.now)
+    async with change.connection.within(OF_PEOPLE):
+        await record_visits(change.connection, [visit])
 
 
 async def _close(
-    connection: Connection,
-    author: Author,
-    action: Action,
-    before: Invitation,
-    status: InvitationStatus,
-    now: datetime,
+    change: Change, before: Invitation, action: Action, status: InvitationStatus
 ) -> None:
-    await store.close(connection, before, status, now)
+    await store.close(change.connection, before, status, change.now)
     after = msgspec.structs.replace(before, status=status)
-    await _record(connection, author, action, before, after, now)
-
-
-async def _record(
-    connection: Connection,
-    author: Author,
-    action: Action,
-    before: Invitation,
-    after: Invitation,
-    now: datetime,
-) -> None:
-    target = (before.org_id, before.id)
-    await audit.record(
-        connection,
-        author,
-        action,
-        target,
-        now,
-        before=before,
-        after=after,
-    )
+    await change.record(action, before.id, before=before, after=after)
 
 
 def _check_not_suspended(tenant: TenantRow) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.tenant_changes import record_update
 from tenantry.accounts.tenants import WRITE_SCOPE
-from tenantry.auth.authentication import lock_and_reauthorize
+from tenantry.auth.changes import Change, Changes
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
@@ -72,7 +72,8 @@ async def _follow(
     if tenant is None or email is None:
         return
     if await tenants.move_owner_email(connection, org_id, email, claims.issued_at, now):
-        await record_update(connection, Author(ActorKind.SYSTEM), tenant, catalog, now)
+        change = Change(connection, tenant, Author(ActorKind.SYSTEM), now)
+        await record_update(change, catalog)
         address = OwnerAddress(email, email)
         await announce(connection, outbox, org_id, tenant.owner_address, address, now)
 
@@ -119,27 +120,21 @@ class OwnerConfirmations:
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             return (await get_tenant(connection, principal.org_id)).owner_address
 
-    async def send_again(self, principal: RequestPrincipal) -> ConfirmationRequest:
+    async def send_again(self, principal: RequestPrincipal, author: Author) -> ConfirmationRequest:
         """Mail the confirmation link again. Raises `InsufficientScopeError` and as
-        `lock_and_reauthorize`.
+        `Changes.begin`.
         """
-        tenant_id = principal.org_id
-        async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            found, _, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                WRITE_SCOPE,
-                self._clock,
-            )
-            if found.owner_address.is_verified:
+        changes = Changes(self._database, self._clock, checked=False)
+        async with changes.begin(principal, author, WRITE_SCOPE) as change:
+            if change.tenant.owner_address.is_verified:
                 return ConfirmationRequest.VERIFIED
-            async with connection.within(ACROSS_TENANTS):
+            async with change.connection.within(ACROSS_TENANTS):
                 queued = await request_confirmation(
-                    connection,
+                    change.connection,
                     self._outbox,
-                    tenant_id,
-                    found.owner_email,
-                    now,
+                    change.org_id,
+                    change.tenant.owner_email,
+                    change.now,
                 )
         return ConfirmationRequest.QUEUED if queued else ConfirmationRequest.LIMITED
 
@@ -164,7 +159,7 @@ class OwnerConfirmations:
             # another request may have used the link before this one locked the tenant's row
             if tenant is None or await self._find(connection, token) is None:
                 return None
-            await _verify(connection, author, tenant, self._catalog, self._clock())
+            await _verify(Change(connection, tenant, author, self._clock()), self._catalog)
             return tenant
 
     async def _find(
@@ -191,27 +186,24 @@ async def verify_as_operator(
     """Mark the owner's address as verified by the operator, and return it. Raises
     `NotFoundError`.
     """
-    async with database.change(of_tenant(tenant_id)) as connection:
-        tenant = await get_tenant(connection, tenant_id, lock=True)
-        if not tenant.owner_address.is_verified:
-            await _verify(connection, author, tenant, catalog, clock())
-        return tenant.owner_email
+    async with Changes(database, clock).begin_in_tenant(tenant_id, author) as change:
+        if not change.tenant.owner_address.is_verified:
+            await _verify(change, catalog)
+        return change.tenant.owner_email
 
 
-async def _verify(
-    connection: Connection, author: Author, tenant: TenantRow, catalog: Catalog, now: datetime
-) -> None:
+async def _verify(change: Change, catalog: Catalog) -> None:
     """Mark the address as verified, and end the links to confirm it."""
-    tenant_id = tenant.record.id
+    connection, tenant = change.connection, change.tenant
     address = OwnerAddress(tenant.owner_email, tenant.owner_email)
-    async with connection.within(of_tenant(tenant_id)):
+    async with connection.within(of_tenant(change.org_id)):
         await tenants.update(
             connection,
             tenant,
             address,
-            now,
+            change.now,
             owner_email_follows=tenant.owner_email_follows,
         )
-        await record_update(connection, author, tenant, catalog, now)
+        await record_update(change, catalog)
     async with connection.within(ACROSS_TENANTS):
-        await mail_delivery_store.end_links(connection, tenant_id)
+        await mail_delivery_store.end_links(connection, change.org_id)

@@ -8,11 +8,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenantry.accounts import projects_store as projects
-from tenantry.audit import trail as audit
-from tenantry.auth.authentication import lock_and_reauthorize
+from tenantry.auth.changes import Changes, Repeated
 from tenantry.common.clock import Clock, to_micros
 from tenantry.common.encoding import new_id
-from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
@@ -44,6 +42,10 @@ class ProjectService:
     database: Database
     catalog: Catalog
     clock: Clock
+
+    @property
+    def _changes(self) -> Changes:
+        return Changes(self.database, self.clock)
 
     async def list_page(
         self, principal: RequestPrincipal, limit: int, cursor: str | None
@@ -90,49 +92,31 @@ class ProjectService:
         """Create a project.
 
         Raises `ValidationError`, `PlanLimitReachedError` at the plan's limit in this mode, the
-        errors of idempotency and those of `lock_and_reauthorize`.
+        errors of idempotency and those of `Changes.begin`.
         """
         check_name(name)
-        org_id = principal.org_id
         mode = principal.mode
-        async with self.database.change(of_tenant(org_id)) as connection:
-            repeated = await idempotency.begin(
-                connection,
-                claim,
-                Project,
-                self.clock(),
-            )
-            if repeated is not None:
-                return repeated
-            tenant, _, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                _SCOPE,
-                self.clock,
-            )
-            limit = limit_in_force(
-                PROJECTS,
-                tenant.record,
-                self.catalog,
-                now,
-            )
+        async with self._changes.begin_once(
+            principal, author, _SCOPE, claim=claim, kind=Project
+        ) as change:
+            if isinstance(change, Repeated):
+                return change.answer
+            limit = limit_in_force(PROJECTS, change.tenant.record, self.catalog, change.now)
             if limit is not None:
-                limit.check(await projects.count(connection, org_id, mode, limit.most))
+                used = await projects.count(change.connection, change.org_id, mode, limit.most)
+                limit.check(used)
             project = Project(
                 new_id("proj"),
-                org_id,
+                change.org_id,
                 name,
                 description,
                 mode,
-                now,
-                now,
+                change.now,
+                change.now,
             )
-            await projects.insert(connection, project)
-            await audit.record(
-                connection, author, Action.PROJECT_CREATED, (org_id, project.id), now, after=project
-            )
-            await idempotency.keep(connection, claim, project, now)
-            return project
+            await projects.insert(change.connection, project)
+            await change.record(Action.PROJECT_CREATED, project.id, after=project)
+            return await change.answer(project)
 
     async def get(self, principal: RequestPrincipal, project_id: str) -> Project:
         """Read a project. Raises `NotFoundError`."""
@@ -148,16 +132,10 @@ class ProjectService:
         description: str | UnsetType | None = UNSET,
     ) -> Project:
         """Change the given fields. Raises `NotFoundError`, `ValidationError` and as
-        `lock_and_reauthorize`.
+        `Changes.begin`.
         """
-        async with self.database.change(of_tenant(principal.org_id)) as connection:
-            _, _, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                _SCOPE,
-                self.clock,
-            )
-            project = await _find(connection, principal, project_id)
+        async with self._changes.begin(principal, author, _SCOPE) as change:
+            project = await _find(change.connection, principal, project_id)
             name = project.name if name is UNSET else name
             description = project.description if description is UNSET else description
             check_name(name)
@@ -165,41 +143,21 @@ class ProjectService:
                 project,
                 name=name,
                 description=description,
-                updated_at=now,
+                updated_at=change.now,
             )
-            await projects.update(connection, changed)
+            await projects.update(change.connection, changed)
             if (name, description) != (project.name, project.description):
-                await audit.record(
-                    connection,
-                    author,
-                    Action.PROJECT_UPDATED,
-                    (project.org_id, project.id),
-                    now,
-                    before=project,
-                    after=changed,
+                await change.record(
+                    Action.PROJECT_UPDATED, project.id, before=project, after=changed
                 )
             return changed
 
     async def delete(self, principal: RequestPrincipal, author: Author, project_id: str) -> None:
-        """Delete a project permanently. Raises `NotFoundError` and as `lock_and_reauthorize`."""
-        async with self.database.change(of_tenant(principal.org_id)) as connection:
-            _, _, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                _SCOPE,
-                self.clock,
-            )
-            project = await _find(connection, principal, project_id)
-            await projects.delete(
-                connection,
-                principal.org_id,
-                principal.mode,
-                project_id,
-            )
-            target = (project.org_id, project.id)
-            await audit.record(
-                connection, author, Action.PROJECT_DELETED, target, now, before=project
-            )
+        """Delete a project permanently. Raises `NotFoundError` and as `Changes.begin`."""
+        async with self._changes.begin(principal, author, _SCOPE) as change:
+            project = await _find(change.connection, principal, project_id)
+            await projects.delete(change.connection, change.org_id, principal.mode, project_id)
+            await change.record(Action.PROJECT_DELETED, project.id, before=project)
 
 
 async def count_for_page(connection: Connection, principal: RequestPrincipal) -> Count:

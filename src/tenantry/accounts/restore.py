@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from tenantry.accounts import invitations_store as invitations
 from tenantry.accounts import projects_store as projects
 from tenantry.accounts.invitations import InvitationService
-from tenantry.accounts.members import MemberService
+from tenantry.accounts.memberships.members import MemberService
 from tenantry.accounts.tenants import TenantService
 from tenantry.audit import trail_store as audit
 from tenantry.auth import sessions_store as sessions

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.accounts import tenants_store as tenants
 from tenantry.audit import trail as audit
+from tenantry.auth.changes import Change
 from tenantry.billing import customer_links_store, ingest
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.customer_links import release_from_ended, unlink_customers
@@ -92,7 +93,8 @@ class TenantChange:
             await self._record_creation()
             await self._grant(wanted.plan)
         else:
-            await record_update(self.connection, self.author, found, self.policy.catalog, self.now)
+            change = Change(self.connection, found, self.author, self.now)
+            await record_update(change, self.policy.catalog)
         if created or is_linked:
             await self._apply_parked()
         return None if created else found
@@ -197,27 +199,18 @@ class TenantChange:
 
 
 async def record_update(
-    connection: Connection,
-    author: Author,
-    before: TenantRow,
-    catalog: Catalog,
-    now: datetime,
-    action: Action = Action.TENANT_UPDATED,
+    change: Change, catalog: Catalog, action: Action = Action.TENANT_UPDATED
 ) -> TenantRow:
-    """Record a change of a locked tenant in the audit trail, and publish it; return the changed
-    tenant.
+    """Record a change of the tenant's own row in the audit trail, and publish it; return the
+    changed tenant.
     """
-    after = await get_tenant(connection, before.record.id)
-    target = (after.record.id, after.record.id)
-    await audit.record(
-        connection,
-        author,
+    before, after = change.tenant, await get_tenant(change.connection, change.org_id)
+    await change.record(
         action,
-        target,
-        now,
+        change.org_id,
         before=audited(before),
         after=audited(after),
-        shown=after.managed(catalog, now),
+        shown=after.managed(catalog, change.now),
         event=EventType.TENANT_SUSPENDED if after.suspended and not before.suspended else UNSET,
     )
     return after

@@ -11,12 +11,12 @@ from msgspec import UNSET, UnsetType
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
-from tenantry.accounts.members import add_owner, hand_over, issuer_of_new
+from tenantry.accounts.memberships.changes import MembershipChanges, hand_over, issuer_of_new
 from tenantry.accounts.tenant_changes import TenantChange, TenantInput, audited, record_update
 from tenantry.accounts.tenant_export import TenantExport, read_export
 from tenantry.audit import trail as audit
 from tenantry.auth.api_keys import revoke_all
-from tenantry.auth.authentication import lock_and_reauthorize
+from tenantry.auth.changes import Change, Changes, Repeated
 from tenantry.billing import checkout_store
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
@@ -35,6 +35,7 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name
+from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.permissions import AccessLevel, RequestPrincipal
 from tenantry.domain.tenants import (
     ManagedTenant,
@@ -77,6 +78,10 @@ class TenantService:
     email_subjects: bool = False
     provider: ProviderApi | None = None
 
+    @property
+    def _changes(self) -> Changes:
+        return Changes(self.database, self.clock)
+
     async def list_page(
         self, principal: RequestPrincipal, claims: Claims | None, limit: int, cursor: str | None
     ) -> Page[Tenant]:
@@ -102,10 +107,9 @@ class TenantService:
 
     async def get(self, principal: RequestPrincipal, tenant_id: str) -> Tenant:
         """Read the caller's tenant. Raises `NotFoundError` for any other."""
+        _check_own(principal, tenant_id)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return self._shown(
-                await get_tenant(connection, _own(principal, tenant_id), even_ended=True)
-            )
+            return self._shown(await get_tenant(connection, tenant_id, even_ended=True))
 
     async def create(
         self,
@@ -146,19 +150,14 @@ class TenantService:
                 email_verified=is_verified,
             )
             async with connection.within(of_tenant(tenant_id)):
-                change = self._change(connection, author, tenant_id, now)
-                await change.apply(wanted, only_new=True)
-                await add_owner(
-                    connection,
-                    author,
-                    claims.user,
-                    tenant_id,
-                    now,
-                    is_founder=True,
-                )
+                creation = self._change(connection, author, tenant_id, now)
+                await creation.apply(wanted, only_new=True)
                 if owner_email is None:
                     await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
                 row = await get_tenant(connection, tenant_id)
+                change = Change(connection, row, author, now)
+                memberships = MembershipChanges(change, self.issuers)
+                await memberships.add_owner(claims.user, is_founder=True)
                 await announce(
                     connection,
                     self.outbox,
@@ -187,16 +186,12 @@ class TenantService:
         ``address`` is the caller's verified one. Setting the same unverified ``owner_email`` again
         requests another confirmation mail. ``time_zone`` None means that of each reader.
 
-        Raises `NotFoundError`, `ValidationError` and as `lock_and_reauthorize`.
+        Raises `NotFoundError`, `ValidationError` and as `Changes.begin`.
         """
+        _check_own(principal, tenant_id)
         is_verified = await address.verifies(owner_email)
-        async with self.database.change(of_tenant(_own(principal, tenant_id))) as connection:
-            found, _, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                WRITE_SCOPE,
-                self.clock,
-            )
+        async with self._changes.begin(principal, author, WRITE_SCOPE) as change:
+            found = change.tenant
             if name is not None:
                 check_name(name)
             _check_time_zone(time_zone)
@@ -204,24 +199,17 @@ class TenantService:
             becomes = was if owner_email is None else was.changed(owner_email, verified=is_verified)
             follows = found.owner_email_follows and owner_email is None
             await tenants.update(
-                connection,
+                change.connection,
                 found,
                 becomes,
-                now,
+                change.now,
                 name=name,
                 owner_email_follows=follows,
                 time_zone=time_zone,
             )
-            updated = await record_update(connection, author, found, self.policy.catalog, now)
+            updated = await record_update(change, self.policy.catalog)
             if owner_email is not None:
-                await announce(
-                    connection,
-                    self.outbox,
-                    tenant_id,
-                    was,
-                    becomes,
-                    now,
-                )
+                await self._announce(change, becomes)
             return self._shown(updated)
 
     async def transfer(
@@ -242,67 +230,32 @@ class TenantService:
 
         Raises `NotFoundError`, `IdentityProviderNotConfiguredError`, `ScopeEscalationError`,
         `ModeMismatchError`, `ValidationError`, the errors of idempotency and those of
-        `lock_and_reauthorize`.
+        `Changes.begin`.
         """
         issuer = issuer_of_new(self.issuers, principal)
         self._check_user_id(user_id, "userId")
+        _check_own(principal, tenant_id)
         is_verified = await address.verifies(owner_email)
-        async with self.database.change(of_tenant(_own(principal, tenant_id))) as connection:
-            repeated = await idempotency.begin(
-                connection,
-                claim,
-                Tenant,
-                self.clock(),
-            )
-            if repeated is not None:
-                return repeated
-            found, caller, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                WRITE_SCOPE,
-                self.clock,
-            )
-            owner_id = found.record.owner_id
-            successor = User(issuer, user_id)
-            await hand_over(
-                connection,
-                author,
-                caller,
-                self.issuers,
-                owner_id,
-                successor,
-                now,
-            )
-            was = found.owner_address
-            row = found
-            becomes = was.changed(owner_email, verified=is_verified)
-            if user_id != owner_id or becomes != was or found.owner_email_follows:
+        async with self._changes.begin_once(
+            principal, author, WRITE_SCOPE, claim=claim, kind=Tenant
+        ) as change:
+            if isinstance(change, Repeated):
+                return change.answer
+            await hand_over(change, self.issuers, User(issuer, user_id))
+            row = found = change.tenant
+            becomes = found.owner_address.changed(owner_email, verified=is_verified)
+            is_new_owner = user_id != found.record.owner_id
+            if is_new_owner or becomes != found.owner_address or found.owner_email_follows:
                 await tenants.update(
-                    connection,
+                    change.connection,
                     found,
                     becomes,
-                    now,
+                    change.now,
                     owner_id=user_id,
                 )
-                row = await record_update(
-                    connection,
-                    author,
-                    found,
-                    self.policy.catalog,
-                    now,
-                    Action.TENANT_TRANSFERRED,
-                )
-            await announce(
-                connection,
-                self.outbox,
-                tenant_id,
-                was,
-                becomes,
-                now,
-            )
-            transferred = self._shown(row)
-            await idempotency.keep(connection, claim, transferred, now)
-            return transferred
+                row = await record_update(change, self.policy.catalog, Action.TENANT_TRANSFERRED)
+            await self._announce(change, becomes)
+            return await change.answer(self._shown(row))
 
     async def put(
         self, author: Author, tenant_id: str, wanted: TenantInput, *, only_new: bool = False
@@ -330,17 +283,13 @@ class TenantService:
                     address,
                     now,
                 )
+            row = await get_tenant(connection, tenant_id)
             issuer = self.issuers.only if self.issuers is not None else None
             if issuer is not None and wanted.owner_id is not None:
-                await add_owner(
-                    connection,
-                    author,
-                    User(issuer, wanted.owner_id),
-                    tenant_id,
-                    now,
-                )
+                memberships = MembershipChanges(Change(connection, row, author, now), self.issuers)
+                await memberships.add_owner(User(issuer, wanted.owner_id))
                 await self.outbox.defer_seats(connection, [tenant_id])
-            return self._managed(await get_tenant(connection, tenant_id)), before is None
+            return self._managed(row), before is None
 
     async def show(self, tenant_id: str) -> ManagedTenant:
         """Read a tenant that has not ended, for the operator. Raises `NotFoundError`."""
@@ -353,37 +302,26 @@ class TenantService:
         `NotFoundError`.
         """
         _check_tenant_id(tenant_id)
-        now = self.clock()
-        async with self.database.change(of_tenant(tenant_id)) as connection:
-            found = await get_tenant(connection, tenant_id, lock=True)
-            if found.suspended == suspended:
-                return self._managed(found)
+        async with self._changes.begin_in_tenant(tenant_id, author) as change:
+            if change.tenant.suspended == suspended:
+                return self._managed(change.tenant)
             await tenants.set_suspended(
-                connection,
+                change.connection,
                 tenant_id,
-                now,
+                change.now,
                 suspended=suspended,
             )
-            return self._managed(
-                await record_update(connection, author, found, self.policy.catalog, now)
-            )
+            return self._managed(await record_update(change, self.policy.catalog))
 
     async def delete(self, author: Author, tenant_id: str) -> None:
         """End a tenant: revoke its keys at once, keep its data for 30 days. It no longer counts for
         the user who created it. Raises `NotFoundError`.
         """
-        now = self.clock()
-        async with self.database.change(of_tenant(tenant_id)) as connection:
-            found = await get_tenant(
-                connection,
-                tenant_id,
-                lock=True,
-                even_ended=True,
-            )
-            await members.forget_founder(connection, tenant_id)
-            if found.deleted:
+        async with self._changes.begin_in_tenant(tenant_id, author, even_ended=True) as change:
+            await members.forget_founder(change.connection, tenant_id)
+            if change.tenant.deleted:
                 return
-            revoked = await self._end(connection, author, found, now)
+            revoked = await self._end(change)
         self._count_revoked(revoked)
 
     async def end_own(
@@ -398,7 +336,7 @@ class TenantService:
         have new quotas, a new trial, and new limits of mails.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ValidationError`,
-        `SubscriptionExistsError`, and as `lock_and_reauthorize`.
+        `SubscriptionExistsError`, and as `Changes.begin`.
         """
         ended: str | None = None
         while other := await self._end_without_checkout(principal, author, tenant_id, name, ended):
@@ -416,23 +354,18 @@ class TenantService:
         """End the caller's tenant and return None, or return its last checkout session unless that
         has ``ended``.
         """
-        async with self.database.change(of_tenant(_own(principal, tenant_id))) as connection:
-            found, caller, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                WRITE_SCOPE,
-                self.clock,
-            )
-            if caller.access_level is not AccessLevel.OWNER:
+        _check_own(principal, tenant_id)
+        async with self._changes.begin(principal, author, WRITE_SCOPE) as change:
+            if change.caller.access_level is not AccessLevel.OWNER:
                 raise errors.ScopeEscalationError("Only an owner can delete the organization.")
-            if name != found.record.name:
+            if name != change.tenant.record.name:
                 raise errors.ValidationError(("name", "is not the organization's name"))
-            if await tenants.has_renewal(connection, tenant_id):
+            if await tenants.has_renewal(change.connection, tenant_id):
                 raise errors.SubscriptionExistsError(_STILL_RENEWS)
-            other = await checkout_store.last_checkout(connection, tenant_id)
+            other = await checkout_store.last_checkout(change.connection, tenant_id)
             if other not in (None, ended):
                 return other
-            revoked = await self._end(connection, author, found, now)
+            revoked = await self._end(change)
         self._count_revoked(revoked)
         return None
 
@@ -469,24 +402,24 @@ class TenantService:
             )
             return exported
 
-    async def _end(
-        self, connection: Connection, author: Author, tenant: TenantRow, now: datetime
-    ) -> int:
-        """End a locked tenant; return how many of its keys that revoked."""
-        tenant_id = tenant.record.id
-        revoked = await revoke_all(connection, tenant_id, now)
-        await tenants.mark_deleted(connection, tenant_id, now)
-        ended = await get_tenant(connection, tenant_id, even_ended=True)
-        await audit.record(
-            connection,
-            author,
+    async def _end(self, change: Change) -> int:
+        """End the tenant; return how many of its keys that revoked."""
+        tenant_id = change.org_id
+        revoked = await revoke_all(change)
+        await tenants.mark_deleted(change.connection, tenant_id, change.now)
+        ended = await get_tenant(change.connection, tenant_id, even_ended=True)
+        await change.record(
             Action.TENANT_ENDED,
-            (tenant_id, tenant_id),
-            now,
-            before=audited(tenant),
-            shown=ended.managed(self.policy.catalog, now),
+            tenant_id,
+            before=audited(change.tenant),
+            shown=ended.managed(self.policy.catalog, change.now),
         )
         return revoked
+
+    async def _announce(self, change: Change, address: OwnerAddress) -> None:
+        """Mail what a new address of the owner needs."""
+        was = change.tenant.owner_address
+        await announce(change.connection, self.outbox, change.org_id, was, address, change.now)
 
     def _count_revoked(self, number: int) -> None:
         if number:
@@ -526,10 +459,9 @@ def _check_time_zone(name: str | UnsetType | None) -> None:
         )
 
 
-def _own(principal: RequestPrincipal, tenant_id: str) -> str:
+def _check_own(principal: RequestPrincipal, tenant_id: str) -> None:
     if tenant_id != principal.org_id:
         raise errors.NotFoundError("tenant")
-    return tenant_id
 
 
 def _check_tenant_id(tenant_id: str) -> None:

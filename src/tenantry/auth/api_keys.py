@@ -9,19 +9,16 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys_store import KeyCounts, KeyFilter
-from tenantry.auth.authentication import lock_and_reauthorize
+from tenantry.auth.changes import AnsweredChange, CallersChange, Change, Changes, Repeated
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
-from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.numbered_pages import NumberedPage, PageRequest
 from tenantry.db.pagination import Page, window_after
-from tenantry.db.tenants_store import get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
 from tenantry.domain.access import NO_SUBSCRIPTION, NOTHING, limits_of
@@ -49,7 +46,6 @@ from tenantry.domain.permissions import (
 from tenantry.domain.plan_limits import ACTIVE_KEYS, REPLACED_KEYS, limit_in_force
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
 from tenantry.domain.scopes import ANYTHING
-from tenantry.domain.tenants import TenantRecord
 from tenantry.outbound.publishing import publish
 
 OPERATOR: Final = "operator"
@@ -61,6 +57,31 @@ class NewKey(msgspec.Struct, frozen=True):
 
     record: ApiKey
     secret: str
+
+
+class KeyTerms(msgspec.Struct, frozen=True):
+    """What a new key is to be; ``metadata`` None is none."""
+
+    name: str
+    scopes: tuple[str, ...]
+    access_level: AccessLevel
+    mode: Mode
+    expires_at: datetime | None
+    external_id: str | None = None
+    metadata: dict[str, str] | None = None
+
+    @classmethod
+    def of(cls, key: ApiKey) -> "KeyTerms":
+        """Return those of another key."""
+        return cls(
+            key.name,
+            key.scopes,
+            key.access_level,
+            key.mode,
+            key.expires_at,
+            key.external_id,
+            key.metadata,
+        )
 
 
 class KeySearch(msgspec.Struct, frozen=True):
@@ -90,6 +111,10 @@ class ApiKeyService:
     revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
     key_format: KeyFormat = DEFAULT_FORMAT
 
+    @property
+    def _changes(self) -> Changes:
+        return Changes(self.database, self.clock)
+
     async def create(
         self,
         principal: RequestPrincipal,
@@ -118,47 +143,17 @@ class ApiKeyService:
         check_key_metadata(external_id, metadata)
         scopes, level = normalize(scopes, access_level)
         mode = mode or principal.mode
-
-        async with self.database.change(of_tenant(principal.org_id)) as connection:
-            await self._begin(connection, claim)
-            tenant, caller, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                _SCOPE,
-                self.clock,
-            )
-            end = _to_end(expires_at, now)
-            rules.check_may_create(
-                caller,
-                scopes,
-                level,
-                mode,
-                end,
-            )
-            await self._check_limit(
-                connection,
-                tenant.record,
-                KeyState.ACTIVE,
-                now,
-            )
-            leaked = None
-            if replaces is not None:
-                leaked = await self._find_leaked(connection, caller, replaces)
-            key = new_key(
-                caller.org_id,
-                name,
-                scopes,
-                level,
-                mode,
-                end,
-                caller.id,
-                now,
-                external_id,
-                metadata,
-                self.key_format,
-            )
-            made = await self._insert(connection, author, key, now, leaked)
-            await idempotency.keep(connection, claim, made.record, now)
+        async with self._changes.begin_once(
+            principal, author, _SCOPE, claim=claim, kind=ApiKey
+        ) as begun:
+            change = _first_time(begun)
+            end = _to_end(expires_at, change.now)
+            rules.check_may_create(change.caller, scopes, level, mode, end)
+            await self._check_limit(change, KeyState.ACTIVE)
+            leaked = None if replaces is None else await self._find_leaked(change, replaces)
+            terms = KeyTerms(name, scopes, level, mode, end, external_id, metadata)
+            made = await self._insert(change, terms, leaked)
+            await change.answer(made.record)
             return made
 
     async def list_page(
@@ -251,8 +246,18 @@ class ApiKeyService:
 
     async def get(self, principal: RequestPrincipal, key_id: str) -> ApiKey:
         """Read a key. Raises `NotFoundError`."""
+        test_only = principal.mode is Mode.TEST
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return await self._find(connection, principal, key_id)
+            key = await api_keys_store.find(
+                connection,
+                principal.org_id,
+                key_id,
+                self.clock(),
+                test_only=test_only,
+            )
+        if key is None:
+            raise errors.NotFoundError("API key")
+        return key
 
     async def update(
         self,
@@ -271,29 +276,16 @@ class ApiKeyService:
         Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`,
         `ValidationError`.
         """
-        async with self.database.change(of_tenant(principal.org_id)) as connection:
-            _, caller, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                _SCOPE,
-                self.clock,
-            )
-            key = await self._find(connection, caller, key_id, lock=True)
-            changed = _with_changes(caller, key, name, scopes, expires_at, now)
+        async with self._changes.begin(principal, author, _SCOPE) as change:
+            key = await self._find_and_lock(change, key_id)
+            changed = _with_changes(change, key, name, scopes, expires_at)
             changed = _with_metadata(changed, external_id, metadata)
-            rules.check_may_change(caller, key, changed)
+            rules.check_may_change(change.caller, key, changed)
             _check_active(key)
             _check_rotated_end(key, changed)
             if changed.access_level is not key.access_level:
-                await self._check_not_last_owner(connection, key, now)
-            await save(
-                connection,
-                author,
-                Action.KEY_UPDATED,
-                key,
-                changed,
-                now,
-            )
+                await self._check_not_last_owner(change, key)
+            await save(change, Action.KEY_UPDATED, key, changed)
             return changed
 
     async def rotate(
@@ -313,58 +305,28 @@ class ApiKeyService:
         active keys. Raises `NotFoundError`, `KeyNotActiveError`, `KeyLimitReachedError`,
         `ScopeEscalationError` and the errors of idempotency.
         """
-
-        async with self.database.change(of_tenant(principal.org_id)) as connection:
-            await self._begin(connection, claim)
-            tenant, caller, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                _SCOPE,
-                self.clock,
-            )
-            old = await self._find(connection, caller, key_id, lock=True)
-            caller.require_holding((), old.access_level)
+        async with self._changes.begin_once(
+            principal, author, _SCOPE, claim=claim, kind=ApiKey
+        ) as begun:
+            change = _first_time(begun)
+            old = await self._find_and_lock(change, key_id)
+            change.caller.require_holding((), old.access_level)
             _check_active(old)
             if old.superseded_by is not None:
                 raise errors.KeyNotActiveError(
                     "The key has been rotated before; rotate the key that took its place."
                 )
             rules.check_may_create(
-                caller,
+                change.caller,
                 old.scopes,
                 old.access_level,
                 old.mode,
                 old.expires_at,
             )
             if overlap:
-                await self._check_limit(
-                    connection,
-                    tenant.record,
-                    KeyState.REPLACED,
-                    now,
-                )
-            key = new_key(
-                old.org_id,
-                old.name,
-                old.scopes,
-                old.access_level,
-                old.mode,
-                old.expires_at,
-                caller.id,
-                now,
-                old.external_id,
-                old.metadata,
-                self.key_format,
-            )
-            made = await self._insert(
-                connection,
-                author,
-                key,
-                now,
-                old,
-                overlap,
-            )
-            await idempotency.keep(connection, claim, made.record, now)
+                await self._check_limit(change, KeyState.REPLACED)
+            made = await self._insert(change, KeyTerms.of(old), old, overlap)
+            await change.answer(made.record)
         if not overlap:
             self.revoked(RevocationReason.ROTATED, 1)
         return made
@@ -377,16 +339,10 @@ class ApiKeyService:
 
         Raises `NotFoundError`, `ScopeEscalationError` and `LastOwnerError`.
         """
-        async with self.database.change(of_tenant(principal.org_id)) as connection:
-            _, caller, now = await lock_and_reauthorize(
-                connection,
-                principal,
-                _SCOPE,
-                self.clock,
-            )
-            key = await self._find(connection, caller, key_id, lock=True)
-            caller.require_holding((), key.access_level)
-            revoked = await self._revoke(connection, author, key, now, force=force)
+        async with self._changes.begin(principal, author, _SCOPE) as change:
+            key = await self._find_and_lock(change, key_id)
+            change.caller.require_holding((), key.access_level)
+            revoked = await self._revoke(change, key, force=force)
         if revoked is not key:
             self.revoked(RevocationReason.REVOKED, 1)
 
@@ -398,156 +354,78 @@ class ApiKeyService:
 
         Raises `NotFoundError` and `LastOwnerError`.
         """
-        async with self.database.change(of_tenant(org_id)) as connection:
-            await get_tenant(
-                connection,
-                org_id,
-                lock=True,
-                even_ended=True,
-            )
-            key = await self._find(
-                connection,
-                operator_principal(org_id),
-                key_id,
-                lock=True,
-            )
-            revoked = await self._revoke(
-                connection,
-                author,
-                key,
-                self.clock(),
-                force=force,
-            )
+        async with self._changes.begin_in_tenant(org_id, author, even_ended=True) as change:
+            key = await find_and_lock(change, key_id, test_only=False)
+            revoked = await self._revoke(change, key, force=force)
         if revoked is not key:
             self.revoked(RevocationReason.REVOKED, 1)
         return revoked
 
-    async def _revoke(
-        self, connection: Connection, author: Author, key: ApiKey, now: datetime, *, force: bool
-    ) -> ApiKey:
+    async def _revoke(self, change: Change, key: ApiKey, *, force: bool) -> ApiKey:
         """Return the revoked key: the same one if it is revoked already."""
         if key.revoked_at is not None:
             return key
         if not force:
-            await self._check_not_last_owner(connection, key, now)
-        revoked = rules.revoked(key, now)
-        await save(
-            connection,
-            author,
-            Action.KEY_REVOKED,
-            key,
-            revoked,
-            now,
-        )
+            await self._check_not_last_owner(change, key)
+        revoked = rules.revoked(key, change.now)
+        await save(change, Action.KEY_REVOKED, key, revoked)
         return revoked
 
-    async def _find(
-        self,
-        connection: Connection,
-        principal: RequestPrincipal,
-        key_id: str,
-        *,
-        lock: bool = False,
-    ) -> ApiKey:
-        test_only = principal.mode is Mode.TEST
-        now = self.clock()
-        key = await api_keys_store.find(
-            connection,
-            principal.org_id,
-            key_id,
-            now,
-            test_only=test_only,
-            lock=lock,
-        )
-        if key is None:
-            raise errors.NotFoundError("API key")
-        return key
-
-    async def _find_leaked(
-        self, connection: Connection, caller: RequestPrincipal, key_id: str
-    ) -> ApiKey:
+    async def _find_leaked(self, change: CallersChange, key_id: str) -> ApiKey:
         """Lock a leaked key that has no successor yet. Raises `NotFoundError` and
         `KeyNotActiveError`.
         """
-        leaked = await self._find(connection, caller, key_id, lock=True)
-        caller.require_holding((), leaked.access_level)
+        leaked = await self._find_and_lock(change, key_id)
+        change.caller.require_holding((), leaked.access_level)
         if leaked.leak_reported_at is None or leaked.superseded_by is not None:
             raise errors.KeyNotActiveError(
                 "The key was not reported as leaked, or has been replaced before."
             )
         return leaked
 
-    async def _begin(self, connection: Connection, claim: Claim | None) -> None:
-        """Begin the creation of a key. Raises `IdempotencyReplayError` if the same request created
-        one before: its secret is not stored.
-        """
-        repeated = await idempotency.begin(
-            connection,
-            claim,
-            ApiKey,
-            self.clock(),
-        )
-        if repeated is not None:
-            raise errors.IdempotencyReplayError(repeated.id)
+    async def _find_and_lock(self, change: CallersChange, key_id: str) -> ApiKey:
+        return await find_and_lock(change, key_id, test_only=change.caller.mode is Mode.TEST)
 
     async def _insert(
         self,
-        connection: Connection,
-        author: Author,
-        key: NewKey,
-        now: datetime,
+        change: CallersChange,
+        terms: KeyTerms,
         replaced: ApiKey | None,
         overlap: timedelta = timedelta(),
     ) -> NewKey:
         """Store a new key and, if it replaces another, that one's end after ``overlap``."""
+        key = new_key(change.org_id, change.caller.id, change.now, terms, self.key_format)
         record = key.record
         if replaced is not None:
             record = msgspec.structs.replace(
                 record, rotated_from=replaced.id, rotated_from_last_used_at=replaced.last_used_at
             )
         await api_keys_store.insert(
-            connection,
+            change.connection,
             record,
             self.pepper.digest(key.secret.encode()),
             self.pepper.id,
         )
-        await audit.record(
-            connection,
-            author,
-            Action.KEY_CREATED,
-            (record.org_id, record.id),
-            now,
-            after=record,
-        )
+        await change.record(Action.KEY_CREATED, record.id, after=record)
         if replaced is not None:
-            ending = rules.superseded(replaced, record.id, overlap, now)
-            await save(
-                connection,
-                author,
-                Action.KEY_ROTATED,
-                replaced,
-                ending,
-                now,
-            )
+            ending = rules.superseded(replaced, record.id, overlap, change.now)
+            await save(change, Action.KEY_ROTATED, replaced, ending)
         return NewKey(record, key.secret)
 
-    async def _check_limit(
-        self, connection: Connection, tenant: TenantRecord, state: KeyState, now: datetime
-    ) -> None:
+    async def _check_limit(self, change: Change, state: KeyState) -> None:
         limited = REPLACED_KEYS if state is KeyState.REPLACED else ACTIVE_KEYS
-        limit = limit_in_force(limited, tenant, self.catalog, now)
+        limit = limit_in_force(limited, change.tenant.record, self.catalog, change.now)
         if limit is not None:
-            limit.check(await api_keys_store.count(connection, tenant.id, now, state))
+            used = await api_keys_store.count(change.connection, change.org_id, change.now, state)
+            limit.check(used)
 
-    async def _check_not_last_owner(
-        self, connection: Connection, key: ApiKey, now: datetime
-    ) -> None:
+    async def _check_not_last_owner(self, change: Change, key: ApiKey) -> None:
         """Raise `LastOwnerError` if this key is the only way to create another OWNER key."""
         if rules.is_live_owner(key) and not await api_keys_store.has_other_owner(
-            connection,
+            change.connection,
             key,
             self.issuers,
-            now,
+            change.now,
         ):
             raise errors.LastOwnerError(
                 "This is the last OWNER key of a tenant without an owner: make or rotate to another first, "
@@ -555,39 +433,43 @@ class ApiKeyService:
             )
 
 
+async def find_and_lock(change: Change, key_id: str, *, test_only: bool) -> ApiKey:
+    """Read a key of the changed tenant, and lock it. Raises `NotFoundError`."""
+    key = await api_keys_store.find(
+        change.connection,
+        change.org_id,
+        key_id,
+        change.now,
+        test_only=test_only,
+        lock=True,
+    )
+    if key is None:
+        raise errors.NotFoundError("API key")
+    return key
+
+
 async def save(
-    connection: Connection,
-    author: Author,
+    change: Change,
     action: Action,
     before: ApiKey,
     after: ApiKey,
-    now: datetime,
     *,
     shown: ApiKey | None = None,
 ) -> None:
     """Store a changed key and record the change in the audit trail. ``shown`` is the key as the API
     shows it, where that is not ``after``.
     """
-    await api_keys_store.update(connection, after)
-    await audit.record(
-        connection,
-        author,
-        action,
-        (after.org_id, after.id),
-        now,
-        before=before,
-        after=after,
-        shown=shown,
-    )
+    await api_keys_store.update(change.connection, after)
+    await change.record(action, after.id, before=before, after=after, shown=shown)
 
 
-async def revoke_all(connection: Connection, org_id: str, now: datetime) -> int:
-    """Revoke every key of a locked tenant that is not revoked yet, and publish that; return how
-    many. The end of the tenant is their entry in the audit trail.
+async def revoke_all(change: Change) -> int:
+    """Revoke every key of a tenant that is not revoked yet, and publish that; return how many. The
+    end of the tenant is their entry in the audit trail.
     """
-    revoked = await api_keys_store.revoke_all(connection, org_id, now)
-    events = [NewEvent(EventType.KEY_REVOKED, org_id, now, key) for key in revoked]
-    await publish(connection, events, now)
+    revoked = await api_keys_store.revoke_all(change.connection, change.org_id, change.now)
+    events = [NewEvent(EventType.KEY_REVOKED, change.org_id, change.now, key) for key in revoked]
+    await publish(change.connection, events, change.now)
     return len(revoked)
 
 
@@ -609,28 +491,22 @@ def operator_principal(org_id: str) -> RequestPrincipal:
 
 def new_key(
     org_id: str,
-    name: str,
-    scopes: tuple[str, ...],
-    level: AccessLevel,
-    mode: Mode,
-    expires_at: datetime | None,
     created_by: str,
     now: datetime,
-    external_id: str | None = None,
-    metadata: dict[str, str] | None = None,
+    terms: KeyTerms,
     key_format: KeyFormat = DEFAULT_FORMAT,
 ) -> NewKey:
     """Generate a key."""
-    secret = key_format.compose(mode, secrets.token_bytes(rules.RANDOM_BYTES))
+    secret = key_format.compose(terms.mode, secrets.token_bytes(rules.RANDOM_BYTES))
     start, last4 = rules.shown_parts(secret)
     record = ApiKey(
         id=new_id("key"),
         org_id=org_id,
-        name=name,
-        scopes=scopes,
-        access_level=level,
-        mode=mode,
-        expires_at=expires_at,
+        name=terms.name,
+        scopes=terms.scopes,
+        access_level=terms.access_level,
+        mode=terms.mode,
+        expires_at=terms.expires_at,
         status=KeyStatus.ACTIVE,
         start=start,
         last4=last4,
@@ -640,8 +516,8 @@ def new_key(
         revoked_at=None,
         rotated_from=None,
         superseded_by=None,
-        external_id=external_id,
-        metadata=metadata or {},
+        external_id=terms.external_id,
+        metadata=terms.metadata or {},
     )
     return NewKey(record, secret)
 
@@ -667,6 +543,15 @@ def normalize(
     return tuple(dict.fromkeys(scopes)), AccessLevel.SCOPED
 
 
+def _first_time(change: AnsweredChange[ApiKey] | Repeated[ApiKey]) -> AnsweredChange[ApiKey]:
+    """Raise `IdempotencyReplayError` if the same request created a key before: its secret is not
+    stored.
+    """
+    if isinstance(change, Repeated):
+        raise errors.IdempotencyReplayError(change.answer.id)
+    return change
+
+
 def _to_end(expires_at: datetime | None, now: datetime) -> datetime | None:
     try:
         end = expires_at and expires_at.astimezone(UTC)
@@ -678,12 +563,11 @@ def _to_end(expires_at: datetime | None, now: datetime) -> datetime | None:
 
 
 def _with_changes(
-    caller: RequestPrincipal,
+    change: CallersChange,
     key: ApiKey,
     name: str | UnsetType,
     scopes: tuple[str, ...] | UnsetType,
     expires_at: datetime | UnsetType | None,
-    now: datetime,
 ) -> ApiKey:
     """Return a key with the given fields. Raises `ValidationError` and `ScopeEscalationError`."""
     changes: dict[str, object] = {}
@@ -692,10 +576,10 @@ def _with_changes(
         changes["name"] = name
     if scopes is not UNSET:
         given, level = normalize(scopes, None)
-        caller.require_holding(given, level)
+        change.caller.require_holding(given, level)
         changes |= {"scopes": given, "access_level": level}
     if expires_at is not UNSET and expires_at != key.expires_at:
-        changes["expires_at"] = _to_end(expires_at, now)
+        changes["expires_at"] = _to_end(expires_at, change.now)
     return msgspec.structs.replace(key, **changes)
 
 

@@ -12,6 +12,7 @@ from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import OPERATOR, normalize
 from tenantry.auth.api_keys_store import ImportHolder
+from tenantry.auth.changes import Changes
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import doc, new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
@@ -139,8 +140,9 @@ class KeyImportService:
         hashed_by = read_algorithm(algorithm)
         wanted = self._check_all(org_id, hashed_by, keys, now)
 
-        async with self.database.change(of_tenant(org_id)) as connection:
-            await get_tenant(connection, org_id, lock=True)
+        changes = Changes(self.database, self.clock)
+        async with changes.begin_in_tenant(org_id, author) as change:
+            connection = change.connection
             holders = await _find_holders(connection, org_id, wanted)
             new = {key.digests[0]: key.record for key in wanted if holders.find(key) is None}
             created = await api_keys_store.insert_imported(

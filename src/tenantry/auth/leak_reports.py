@@ -8,16 +8,16 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from tenantry.auth import api_keys_store
-from tenantry.auth.api_keys import save
-from tenantry.auth.authentication_store import KeyQuery, KeyRow, find_keys
+from tenantry.auth.api_keys import find_and_lock, save
+from tenantry.auth.authentication_store import KeyQuery, find_keys
+from tenantry.auth.changes import Change
 from tenantry.auth.credentials import CredentialFinder
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import doc
-from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
+from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
-from tenantry.db.tenants_store import TenantRow, get_tenant
+from tenantry.db.tenants_store import get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
 from tenantry.domain.api_keys import (
@@ -85,30 +85,22 @@ class LeakReportService:
             if found.revoked_at is not None:
                 return EndedKey(found.id, "revoked", found.revoked_at)
             async with connection.within(of_tenant(found.org_id)):
-                tenant, key = await _lock(connection, found, now)
+                tenant = await get_tenant(connection, found.org_id, lock=True, even_ended=True)
+                change = Change(connection, tenant, author, now)
+                key = await find_and_lock(change, found.id, test_only=False)
                 if key.revoked_at is not None:
                     return EndedKey(key.id, "revoked", key.revoked_at)
                 revoked = rules.revoked(key, now)
                 shown = msgspec.structs.replace(revoked, leak_reported_at=now)
-                await save(connection, author, Action.KEY_LEAKED, key, revoked, now, shown=shown)
+                await save(change, Action.KEY_LEAKED, key, revoked, shown=shown)
             if key.status is KeyStatus.ACTIVE:
-                await self._notify(connection, author, tenant, key, now)
+                await self._notify(change, key)
         self.revoked(RevocationReason.LEAKED, 1)
         return EndedKey(key.id, "revoked", now)
 
-    async def _notify(
-        self, connection: Connection, author: Author, tenant: TenantRow, key: ApiKey, now: datetime
-    ) -> None:
-        notice = KeyLeakedData(key.id, key.name, key.start, key.last4, now, author.address)
-        address = tenant.owner_address
-        await notify(connection, self.outbox, key.org_id, address, notice, now)
-
-
-async def _lock(connection: Connection, found: KeyRow, now: datetime) -> tuple[TenantRow, ApiKey]:
-    """Lock a key, after its tenant. Raises `NotFoundError`."""
-    org_id = found.org_id
-    tenant = await get_tenant(connection, org_id, lock=True, even_ended=True)
-    key = await api_keys_store.find(connection, org_id, found.id, now, test_only=False, lock=True)
-    if key is None:
-        raise errors.NotFoundError("API key")
-    return tenant, key
+    async def _notify(self, change: Change, key: ApiKey) -> None:
+        notice = KeyLeakedData(
+            key.id, key.name, key.start, key.last4, change.now, change.author.address
+        )
+        address = change.tenant.owner_address
+        await notify(change.connection, self.outbox, key.org_id, address, notice, change.now)

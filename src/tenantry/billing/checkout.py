@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tenantry.audit import trail as audit
-from tenantry.auth.authentication import lock_and_reauthorize
+from tenantry.auth.changes import Change, Changes
 from tenantry.billing import checkout_store as store
 from tenantry.billing import seats_store
 from tenantry.billing.customer_links import give_up_customer
@@ -22,7 +22,7 @@ from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.outbox import Outbox
-from tenantry.db.tenants_store import TenantRow, get_tenant
+from tenantry.db.tenants_store import TenantRow
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.billing.seats import seats_wanted
 from tenantry.domain.billing.state import BillingPolicy
@@ -114,7 +114,7 @@ class CheckoutService:
 
     Members are users of the ``issuers``. Both methods raise `ProviderNotConfiguredError`,
     `ProviderUnavailableError`, `ProviderRefusedError`, `ValidationError`, the errors of idempotency
-    and those of `lock_and_reauthorize`.
+    and those of `Changes.begin`.
     """
 
     database: Database
@@ -130,6 +130,10 @@ class CheckoutService:
     @property
     def is_configured(self) -> bool:
         return self.provider is not None
+
+    @property
+    def _changes(self) -> Changes:
+        return Changes(self.database, self.clock, checked=False)
 
     @property
     def _refusals(self) -> ProviderRefusals:
@@ -170,7 +174,7 @@ class CheckoutService:
         provider, org_id = self._configured(), principal.org_id
         plan = plan_to_sell(order, self.policy.catalog)
         _check_urls(successUrl=success_url, cancelUrl=cancel_url)
-        buyer = await self._find_buyer(principal, plan, claim)
+        buyer = await self._find_buyer(principal, author, plan, claim)
         if buyer.kept_url is not None:
             return buyer.kept_url
         async with self._refusals.kept("checkout", tenant_id=org_id):
@@ -237,12 +241,12 @@ class CheckoutService:
         provider = self._configured()
         _check_urls(returnUrl=return_url)
         org_id = principal.org_id
-        async with self.database.transaction(of_tenant(org_id)) as connection:
-            tenant, kept_url = await self._lock(connection, principal, claim)
-            action = await self._with_member_seats(connection, org_id, action)
+        async with self._changes.begin(principal, author, _SCOPE) as change:
+            kept_url = await _kept_url(change, claim)
+            action = await self._with_member_seats(change.connection, org_id, action)
         if kept_url is not None:
             return kept_url
-        customer_id, key = tenant.record.stripe_customer_id, provider_key(claim)
+        customer_id, key = change.tenant.record.stripe_customer_id, provider_key(claim)
         async with self._refusals.kept("portal session", tenant_id=org_id):
             url: str | None = None
             while url is None:
@@ -307,23 +311,13 @@ class CheckoutService:
             )
         return self.provider
 
-    async def _lock(
-        self, connection: Connection, principal: RequestPrincipal, claim: Claim | None
-    ) -> tuple[TenantRow, str | None]:
-        """Lock the caller's tenant; return it, and the URL that the same request got before."""
-        tenant, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
-        if claim is None:
-            return tenant, None
-        kept = await idempotency.find(connection, claim, _SessionUrl, now)
-        return tenant, kept.url if kept else None
-
     async def _find_buyer(
-        self, principal: RequestPrincipal, plan: Plan, claim: Claim | None
+        self, principal: RequestPrincipal, author: Author, plan: Plan, claim: Claim | None
     ) -> _Buyer:
         """Read what a checkout of the plan needs. Raises `SubscriptionExistsError`."""
-        org_id = principal.org_id
-        async with self.database.transaction(of_tenant(org_id)) as connection:
-            tenant, kept_url = await self._lock(connection, principal, claim)
+        async with self._changes.begin(principal, author, _SCOPE) as change:
+            connection, org_id, tenant = change.connection, change.org_id, change.tenant
+            kept_url = await _kept_url(change, claim)
             if kept_url is not None:
                 return _Buyer(tenant, kept_url)
             is_sold = self.sells_to(is_subscribed=tenant.is_subscribed)
@@ -373,24 +367,24 @@ class CheckoutService:
         one that has ``ended``: only one may be open. Raises `NotFoundError` for a tenant that has
         ended since.
         """
-        org_id, now = request.tenant_id, self.clock()
-        async with self.database.transaction(of_tenant(org_id)) as connection:
-            await get_tenant(connection, org_id, lock=True)
+        org_id = request.tenant_id
+        async with self._changes.begin_in_tenant(org_id, author) as change:
+            connection = change.connection
             if request.trial_days or not self.policy.is_each:
                 other = await store.remember_checkout(connection, org_id, session.id, ended)
                 if other is not None:
                     return other
-            target = org_id, org_id
-            await audit.record(
-                connection,
-                author,
-                Action.BILLING_CHECKOUT,
-                target,
-                now,
-                after=started,
-            )
-            await idempotency.keep(connection, claim, _SessionUrl(session.url), now)
+            await change.record(Action.BILLING_CHECKOUT, org_id, after=started)
+            await idempotency.keep(connection, claim, _SessionUrl(session.url), change.now)
         return None
+
+
+async def _kept_url(change: Change, claim: Claim | None) -> str | None:
+    """Return the URL that the same request got before."""
+    if claim is None:
+        return None
+    kept = await idempotency.find(change.connection, claim, _SessionUrl, change.now)
+    return kept.url if kept else None
 
 
 def provider_key(claim: Claim | None) -> str | None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from tenantry.accounts.invitations import InvitationService
-from tenantry.accounts.members import MemberService
+from tenantry.accounts.memberships.members import MemberService
 from tenantry.accounts.owner_addresses import verify_as_operator
 from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, export_trail
 from tenantry.accounts.tenant_changes import TenantInput

@@ -198,5 +198,5 @@ async def confirm_address(ctx: Context) -> Response[str]:
 
 @post(ORG + "/settings/owner-address/send-confirmation", guards=[needs("tenants:write")])
 async def send_confirmation(ctx: Context) -> Response[str]:
-    resent = await ctx.services.confirmations.send_again(ctx.principal)
+    resent = await ctx.services.confirmations.send_again(ctx.principal, ctx.author)
     return ctx.redirect_with(_RESENT[resent], ctx.user.base)

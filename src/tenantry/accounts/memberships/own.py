@@ -1,0 +1,157 @@
+"""A user's own memberships: list, accept, decline, leave."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tenantry.accounts import members_store as members
+from tenantry.accounts.memberships.changes import NO_OUTBOX, MembershipChanges
+from tenantry.auth.changes import Change
+from tenantry.common.clock import Clock
+from tenantry.db import idempotency_store as idempotency
+from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
+from tenantry.db.database import Database
+from tenantry.db.idempotency_store import Claim
+from tenantry.db.outbox import Outbox
+from tenantry.db.pagination import Page, window_after
+from tenantry.db.tenants_store import TenantRow, get_tenant
+from tenantry.domain import errors
+from tenantry.domain import members as rules
+from tenantry.domain.audit import Action, ActorKind, Author
+from tenantry.domain.issuers import Issuers
+from tenantry.domain.members import Member, Membership, MemberStatus, User
+from tenantry.integrations.oidc.tokens import Claims
+
+
+@dataclass(frozen=True)
+class MembershipService:
+    """A user's own memberships in any tenants. Changes need no role, and lock the tenant's row.
+
+    ``issuers`` are those whose users count as other owners.
+    """
+
+    database: Database
+    issuers: Issuers | None
+    clock: Clock
+    outbox: Outbox = NO_OUTBOX
+
+    async def list_page(
+        self, user: User, status: MemberStatus | None, limit: int, cursor: str | None
+    ) -> Page[Membership]:
+        """Read a page of a user's memberships and invitations, newest first. Raises
+        `InvalidCursorError`.
+        """
+        window = window_after(limit, cursor)
+        async with self.database.transaction(OF_PEOPLE) as connection:
+            return await members.read_own_page(connection, user, status, window)
+
+    async def get(self, user: User, membership_id: str) -> Membership:
+        """Read a membership of the user, removed ones included. Raises `NotFoundError`."""
+        async with (
+            self.database.transaction(OF_PEOPLE) as connection,
+            self._locked(connection, user, membership_id) as (tenant, member),
+        ):
+            return _shown(tenant, member)
+
+    async def accept(
+        self, user: User, author: Author, membership_id: str, claim: Claim | None
+    ) -> Membership:
+        """Accept an invitation. Raises `NotFoundError`, `MemberNotActiveError` and the errors of
+        idempotency.
+        """
+        async with self.database.change(OF_PEOPLE) as connection:
+            now = self.clock()
+            repeated = await idempotency.begin(connection, claim, Membership, now)
+            if repeated is not None:
+                return repeated
+            async with self._locked(connection, user, membership_id) as (tenant, member):
+                change = Change(connection, tenant, author, now)
+                accepted = _shown(tenant, await self._accept(change, member))
+            await idempotency.keep(connection, claim, accepted, now)
+            return accepted
+
+    async def accept_named(self, claims: Claims, org_id: str, address: str | None) -> None:
+        """Accept the invitation to a tenant that a user's request names.
+
+        Raises `NotFoundError`, `MemberNotActiveError` and `DatabaseUnavailableError`.
+        """
+        author = Author(ActorKind.USER, claims.subject, address)
+        async with self.database.change(of_tenant(org_id)) as connection:
+            tenant = await get_tenant(connection, org_id, lock=True)
+            member = await members.find_user(connection, org_id, claims.user)
+            if member is None:
+                raise errors.NotFoundError("membership")
+            await self._accept(Change(connection, tenant, author, self.clock()), member)
+
+    async def check_may_end(self, user: User, membership_id: str) -> None:
+        """Raise `LastOwnerError` if the tenant needs the user as its owner; or `NotFoundError`."""
+        author = Author(ActorKind.USER, user.subject, None)
+        async with (
+            self.database.transaction(OF_PEOPLE) as connection,
+            self._locked(connection, user, membership_id) as (tenant, member),
+        ):
+            change = Change(connection, tenant, author, self.clock())
+            await self._memberships(change).check_not_last_owner(member)
+
+    async def end(
+        self, user: User, author: Author, membership_id: str, *, leaves: bool = False
+    ) -> None:
+        """Decline an invitation, or leave. Raises `NotFoundError` and `LastOwnerError`.
+
+        ``leaves``: an invited user, whose token claims the tenant, leaves rather than declines.
+        """
+        async with (
+            self.database.change(OF_PEOPLE) as connection,
+            self._locked(connection, user, membership_id) as (tenant, member),
+        ):
+            if member.status is MemberStatus.REMOVED:
+                return
+            change = Change(connection, tenant, author, self.clock())
+            memberships = self._memberships(change)
+            await memberships.check_not_last_owner(member)
+            declines = member.status is MemberStatus.INVITED and not leaves
+            action = Action.MEMBER_DECLINED if declines else Action.MEMBER_LEFT
+            removed = rules.removed(member, change.now)
+            # a user who left is rejected even if the token claims the role owner
+            await memberships.save(action, member, removed, binds_owner=not declines)
+
+    async def _accept(self, change: Change, member: Member) -> Member:
+        accepted = rules.accepted(member)
+        return await self._memberships(change).save(
+            Action.MEMBER_ACCEPTED, member, accepted, binds_owner=False
+        )
+
+    def _memberships(self, change: Change) -> MembershipChanges:
+        return MembershipChanges(change, self.issuers, self.outbox)
+
+    @asynccontextmanager
+    async def _locked(
+        self, connection: Connection, user: User, membership_id: str
+    ) -> AsyncIterator[tuple[TenantRow, Member]]:
+        """Lock the tenant of the user's membership, and work on it during the block. Raises
+        `NotFoundError`.
+        """
+        org_id = await members.find_tenant_id(connection, user, membership_id)
+        if org_id is None:
+            raise errors.NotFoundError("membership")
+        async with connection.within(of_tenant(org_id)):
+            tenant = await get_tenant(connection, org_id, lock=True)
+            member = await members.find(
+                connection,
+                org_id,
+                Issuers(user.issuer),
+                membership_id,
+            )
+            if member is None:
+                raise errors.NotFoundError("membership")
+            yield tenant, member
+
+
+def _shown(tenant: TenantRow, member: Member) -> Membership:
+    return Membership(
+        member.id,
+        member.org_id,
+        tenant.record.name,
+        member.role,
+        member.status,
+    )
