@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from enum import Enum, auto
 from typing import Final
 
@@ -46,8 +45,12 @@ def owner_address_writes(
         now = clock()
         # rows are locked in the order of their ids, as everywhere
         for org_id, claim in sorted(claims.items()):
-            if _new_email(await find_tenant(connection, org_id), claim) is not None:
-                await _follow(connection, outbox, org_id, claim, catalog, now)
+            if _new_email(await find_tenant(connection, org_id), claim) is None:
+                continue
+            tenant = await find_tenant(connection, org_id, lock=True)
+            if tenant is not None:
+                change = Change(connection, tenant, Author(ActorKind.SYSTEM), now)
+                await _follow(change, claim, outbox, catalog)
 
     return WriteBehind(
         database,
@@ -58,24 +61,16 @@ def owner_address_writes(
     )
 
 
-async def _follow(
-    connection: Connection,
-    outbox: Outbox,
-    org_id: str,
-    claims: Claims,
-    catalog: Catalog,
-    now: datetime,
-) -> None:
+async def _follow(change: Change, claims: Claims, outbox: Outbox, catalog: Catalog) -> None:
     """Set the owner's address to the claimed one, if that still is its new one under the lock."""
-    tenant = await find_tenant(connection, org_id, lock=True)
+    connection, org_id, tenant = change.connection, change.org_id, change.tenant
     email = _new_email(tenant, claims)
-    if tenant is None or email is None:
+    if email is None:
         return
-    if await tenants.move_owner_email(connection, org_id, email, claims.issued_at, now):
-        change = Change(connection, tenant, Author(ActorKind.SYSTEM), now)
+    if await tenants.move_owner_email(connection, org_id, email, claims.issued_at, change.now):
         await record_update(change, catalog)
         address = OwnerAddress(email, email)
-        await announce(connection, outbox, org_id, tenant.owner_address, address, now)
+        await announce(connection, outbox, org_id, tenant.owner_address, address, change.now)
 
 
 def _new_email(tenant: TenantRow | None, claims: Claims) -> str | None:
