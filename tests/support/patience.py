@@ -17,6 +17,7 @@ PATIENT: Final = Timeouts(
     statement=20.0,
     identity_provider=20.0,
     token_endpoint=20.0,
+    replay=20.0,
     metrics=0.0,
 )
 patient_database: Final = partial(Database, timeouts=PATIENT)

@@ -44,7 +44,6 @@ from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 TENANTS_PER_CHUNK: Final = 200
 MOST_AT_ONCE: Final = 10_000
 """The most events of a replay on a dashboard page."""
-MOST_SECONDS: Final = 3.0
 """The longest replay on a dashboard page: less than a request may take."""
 _EVENTS_PER_CHUNK: Final = 100
 _CHECKPOINT: Final = "tipState."
@@ -170,14 +169,14 @@ class ReplayService:
         """Fold at most ``most`` of a tenant's newest events, and compare; write and lock nothing.
 
         The result does not depend on older events. One at a time in each process, for at most
-        `MOST_SECONDS`. Raises `NotFoundError` and `OverloadedError`.
+        `Timeouts.replay`. Raises `NotFoundError` and `OverloadedError`.
         """
         if self._turn.locked():
             raise OverloadedError("Another replay is under way. Try again in a moment.")
         try:
             async with (
                 self._turn,
-                asyncio.timeout(MOST_SECONDS),
+                asyncio.timeout(self._database.timeouts.replay),
                 self._database.transaction(of_tenant(tenant_id), is_snapshot=True) as connection,
             ):
                 return await self._check_newest(connection, tenant_id, most)

@@ -1,15 +1,19 @@
 """The dry run of a replay, for owners."""
 
 import asyncio
+from pathlib import Path
 from typing import Final
 
+import msgspec
 import psycopg
 import pytest
 
 from tenantry.billing.replay import MOST_AT_ONCE
+from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tests.support.billing import until_blocked
-from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, Dashboard, Person
+from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, Dashboard, Person, running_dashboard
 from tests.support.events import NOW, completed, updated
+from tests.support.patience import PATIENT
 
 REPLAY: Final = f"{AT_ACME}/events/replay"
 BY_COMMAND: Final = f"tenantry events replay --dry-run --tenant {ACME}"
@@ -104,7 +108,14 @@ async def test_replay_compares_nothing_if_older_events_matter(
     assert BY_COMMAND in said
 
 
-async def test_replays_are_bounded_in_number_and_time(dashboard: Dashboard, owner: Person) -> None:
+async def test_replays_are_bounded_in_number_and_time(conninfo: str, people: Path) -> None:
+    timeouts = msgspec.structs.replace(PATIENT, replay=DEFAULT_TIMEOUTS.replay)
+    async with running_dashboard(conninfo, people, timeouts) as dashboard:
+        await check_bounds(dashboard)
+
+
+async def check_bounds(dashboard: Dashboard) -> None:
+    owner = await dashboard.sign_in()
     await dashboard.deliver(updated())
     page = await owner.open(REPLAY)
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
