@@ -75,12 +75,10 @@ from tenantry.db.database import Database
 from tenantry.db.migrate import is_current, schema_revision
 from tenantry.db.outbox import Outbox
 from tenantry.db.write_behind import WriteBehind
-from tenantry.domain.api_keys import RevocationReason
-from tenantry.domain.errors import DatabaseUnavailableError, DomainError
+from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.http_client import new_http_client
-from tenantry.integrations.oidc.claim_checks import CHECKS
 from tenantry.integrations.oidc.claims import Claims
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.sign_in import SignIn, UserInfo
@@ -295,28 +293,10 @@ class Base(msgspec.Struct, frozen=True):
     provider: ProviderApi | None
     """The payment provider's API, if it is configured."""
 
-    def credential_refused(self, kind: str, error: DomainError) -> None:
-        """Count a rejected credential."""
-        self.metrics.refused.labels(kind, error.code).inc()
-        if error.token_fault is not None:
-            self.metrics.tokens_refused.labels(error.token_fault.check).inc()
-
-    def quota_exceeded(self, feature: str) -> None:
-        """Count a request above the quota of a feature."""
-        self.metrics.quota_exceeded.labels(feature).inc()
-
-    def keys_revoked(self, reason: RevocationReason, number: int) -> None:
-        """Count revoked keys."""
-        self.metrics.revoked.labels(reason).inc(number)
-
 
 def build_base(settings: Settings, conninfo: str, clock: Clock, timeouts: Timeouts) -> Base:
     """Build metrics, tracing, and the connections to others, without opening any."""
     metrics = Metrics(several_processes=settings.workers > 1)
-    for reason in RevocationReason:
-        metrics.revoked.labels(reason)  # counters start at 0
-    for check in CHECKS:
-        metrics.tokens_refused.labels(check.word)
     tracing = begin_tracing(settings)
     database = Database(
         conninfo,
@@ -325,7 +305,7 @@ def build_base(settings: Settings, conninfo: str, clock: Clock, timeouts: Timeou
         metrics_of=lambda name: BatchMetrics(name, metrics.lane(name), tracing),
         tracing=tracing,
         timeouts=timeouts,
-        change_waited=metrics.change_waited,
+        telemetry=metrics,
     )
     provider: ProviderApi | None = None
     if settings.provider_secret_key:
@@ -375,15 +355,11 @@ def build_authentication(
         monotonic=monotonic,
         owner_seen=owner_addresses.record,
         accept=memberships.accept_named,
-        limited=lambda policy: base.metrics.rate_limited.labels(policy).inc(),
-        refused=base.credential_refused,
-        unknown_role=base.metrics.unknown_roles.inc,
+        telemetry=base.metrics,
         page=PAGE_OF_CALLER,
         credentials=settings.credentials,
         tell_use=base.tell_use,
-        quota_exceeded=base.quota_exceeded,
         checks_url=settings.database_checks_url,
-        checked=base.metrics.checked,
         # one process would only be idle meanwhile: the others use its processor
         gather_seconds=GATHER_SECONDS if settings.workers > 1 else 0.0,
     )
@@ -422,7 +398,7 @@ def build_services(
         peppers[0],
         clock,
         issuers,
-        base.keys_revoked,
+        base.metrics,
         settings.key_format,
     )
     operator_keys = OperatorKeyService(api_keys)
@@ -434,7 +410,7 @@ def build_services(
             peppers,
             outbox,
             clock,
-            base.keys_revoked,
+            base.metrics,
             settings.credentials,
         ),
         projects=ProjectService(database, catalog, clock),
@@ -444,7 +420,7 @@ def build_services(
             outbox,
             clock,
             issuers,
-            base.keys_revoked,
+            base.metrics,
             tenants_per_user=settings.tenants_per_user,
             email_subjects=by_email,
             provider=base.provider,
@@ -516,7 +492,7 @@ def build_services(
             catalog,
             clock,
             base.tell_use,
-            base.quota_exceeded,
+            base.metrics,
         ),
         usage=UsageService(database, clock),
         replay=ReplayService(database, policy, clock),
@@ -649,7 +625,7 @@ class Parts:
         self.owner_addresses = owner_address_writes(
             base.database, base.outbox, settings.billing.catalog, clock
         )
-        self.usage = UsageCounter(base.database, clock, base.metrics.usage_written.inc)
+        self.usage = UsageCounter(base.database, clock, base.metrics)
         memberships = MembershipService(
             base.database,
             settings.issuers,

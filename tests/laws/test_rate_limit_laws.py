@@ -96,7 +96,7 @@ class World:
         ]
         self.now = NOW
         self.limiters = [
-            RateLimiter(database.lane(SESSION), CATALOG, lambda: self.now, lambda _: None, terms)
+            RateLimiter(database.lane(SESSION), CATALOG, lambda: self.now, terms=terms)
             for database, terms in zip(self._databases, terms_of, strict=True)
         ]
         self.tenants = 0

@@ -71,7 +71,7 @@ async def limiter_on(
     database = patient_database(
         conninfo, pool_size=1, metrics_of=lambda name: BatchMetrics(name, observe)
     )
-    limiter = RateLimiter(database.lane(SESSION), catalog, clock, lambda _: None, terms)
+    limiter = RateLimiter(database.lane(SESSION), catalog, clock, terms=terms)
     yield limiter
     await limiter.close()
     await database.close()

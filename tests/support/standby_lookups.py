@@ -13,6 +13,7 @@ from tenantry.db.standby_lane import StandbyLane
 from tenantry.db.standbys import Standbys
 from tenantry.db.statements import Statement
 from tenantry.domain.standby_checks import CheckSource
+from tenantry.domain.telemetry import Telemetry
 
 _PATIENCE: Final = 30.0
 _LOOK: Final = 0.02
@@ -65,18 +66,28 @@ class Lookups:
                 await asyncio.sleep(_LOOK)
 
 
+class _Sources(Telemetry):
+    """Remembers where checks were answered."""
+
+    def __init__(self) -> None:
+        self.sources: list[CheckSource] = []
+
+    def checked(self, source: CheckSource, checks: int) -> None:  # noqa: ARG002  # an override
+        self.sources.append(source)
+
+
 @asynccontextmanager
 async def lookups(
     primary: str, standbys: str, clock: Callable[[], float] = lease_clock
 ) -> AsyncIterator[Lookups]:
     """A lane on these connection strings, while the block runs."""
-    sources: list[CheckSource] = []
+    telemetry = _Sources()
     async with Database(primary, pool_size=1) as database:
-        both = Standbys(database, standbys, lambda source, _: sources.append(source), clock)
+        both = Standbys(database, standbys, telemetry, clock)
         lane = both.lane(database.lane())
         renewal = asyncio.create_task(both.run())
         try:
-            yield Lookups(both, lane, sources)
+            yield Lookups(both, lane, telemetry.sources)
         finally:
             await stop(renewal)
             await both.close()

@@ -1,7 +1,6 @@
 """Create, read, change, end and export tenants: for their users, and for the operator."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Final
@@ -37,6 +36,7 @@ from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.permissions import AccessLevel, RequestPrincipal
+from tenantry.domain.telemetry import SILENT, Telemetry
 from tenantry.domain.tenants import (
     ManagedTenant,
     Tenant,
@@ -62,9 +62,8 @@ class TenantService:
 
     ``issuers`` are the identity provider's. The operator names one of their users as the owner;
     where there are several directories, that makes no membership. ``email_subjects`` allows e-mail
-    addresses as user ids. A user may create ``tenants_per_user`` tenants. ``keys_revoked`` receives
-    the reason and number of keys that were revoked with their tenant. At the ``provider`` an open
-    checkout ends before its tenant.
+    addresses as user ids. A user may create ``tenants_per_user`` tenants. At the ``provider`` an
+    open checkout ends before its tenant.
     """
 
     database: Database
@@ -72,7 +71,7 @@ class TenantService:
     outbox: Outbox
     clock: Clock
     issuers: Issuers | None = None
-    keys_revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
+    telemetry: Telemetry = SILENT
     _: KW_ONLY
     tenants_per_user: int = 0
     email_subjects: bool = False
@@ -423,7 +422,7 @@ class TenantService:
 
     def _count_revoked(self, number: int) -> None:
         if number:
-            self.keys_revoked(RevocationReason.TENANT_ENDED, number)
+            self.telemetry.keys_revoked(RevocationReason.TENANT_ENDED, number)
 
     def _change(
         self, connection: Connection, author: Author, tenant_id: str, now: datetime

@@ -30,7 +30,7 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
 from tenantry.db.pagination import Window
-from tenantry.db.standby_lane import CheckObserver, LookupLane
+from tenantry.db.standby_lane import LookupLane
 from tenantry.db.standbys import Standbys
 from tenantry.db.write_behind import WriteBehind
 from tenantry.domain import errors
@@ -40,9 +40,9 @@ from tenantry.domain.plans import Catalog
 from tenantry.domain.rate_limits import (
     DISTANT_DATABASE,
     NEAR_DATABASE,
-    Policy,
     RateLimitStatus,
 )
+from tenantry.domain.telemetry import SILENT, Telemetry
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
@@ -66,7 +66,7 @@ class Admission:
     Accepted requests are never delayed.
 
     ``deadline`` is how many seconds after its arrival a request must be counted, on the
-    ``monotonic`` clock. ``refused`` receives the kind of each rejected credential and the error.
+    ``monotonic`` clock.
     """
 
     authenticator: Authenticator
@@ -76,7 +76,7 @@ class Admission:
     """Where the catalog has a feature that counts requests."""
     deadline: float = DEFAULT_TIMEOUTS.request
     monotonic: Callable[[], float] = time.monotonic
-    refused: Callable[[str, errors.DomainError], None] = lambda _kind, _error: None
+    telemetry: Telemetry = SILENT
     throttle: Throttle = field(default_factory=credential_throttle)
 
     @cached_property
@@ -186,7 +186,7 @@ class Admission:
             error.token_fault = None
         elif error.token_fault is None:
             error.token_fault = errors.TokenFault(error.code, error.detail)
-        self.refused(kind, error)
+        self.telemetry.credential_refused(kind, error)
         if isinstance(error, THROTTLED):
             await self.throttle.wait()
 
@@ -216,16 +216,12 @@ class AuthenticationParts:
         monotonic: Callable[[], float] = time.monotonic,
         owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,
         accept: AcceptInvitation | None = None,
-        limited: Callable[[Policy], None] = lambda _: None,
-        refused: Callable[[str, errors.DomainError], None] = lambda _kind, _error: None,
-        unknown_role: Callable[[], None] = lambda: None,
         throttle: Throttle | None = None,
         page: str = NO_PAGE,
         credentials: CredentialFinder | None = None,
         tell_use: Sequence[TellUse] = (),
-        quota_exceeded: Callable[[str], None] = lambda _feature: None,
         checks_url: str | None = None,
-        checked: CheckObserver = lambda _source, _checks: None,
+        telemetry: Telemetry = SILENT,
         gather_seconds: float = 0.0,
     ) -> None:
         """``monotonic`` is a monotonic clock, in seconds; ``throttle`` delays rejections, by
@@ -233,10 +229,8 @@ class AuthenticationParts:
 
         ``owner_seen``, ``accept``, ``page``, ``credentials`` and ``gather_seconds`` are as in
         `Authenticator`.
-        ``limited`` receives the policy whose limit a request exceeds; ``refused`` is as in
-        `Admission`, ``unknown_role`` as in `TokenVerifier`, ``tell_use`` and
-        ``quota_exceeded`` as in `RequestQuotas`. ``checks_url`` names the standbys that may answer
-        lookups, because the primary may be distant; ``checked`` is as in `Standbys`.
+        ``tell_use`` is as in `RequestQuotas`. ``checks_url`` names the standbys that may answer
+        lookups, because the primary may be distant.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
@@ -246,10 +240,10 @@ class AuthenticationParts:
         if oidc is not None:
             timeout = database.timeouts.identity_provider
             self.keys = KeySet(oidc, http_client, monotonic=monotonic, timeout=timeout)
-            tokens = TokenVerifier(oidc, self.keys, clock=clock, unknown_role=unknown_role)
+            tokens = TokenVerifier(oidc, self.keys, clock=clock, telemetry=telemetry)
         self.standbys: Standbys | None = None
         if checks_url is not None:
-            self.standbys = Standbys(database, checks_url, checked)
+            self.standbys = Standbys(database, checks_url, telemetry)
         self.authenticator = Authenticator(
             keys=self._lookup_lane(database, "keys"),
             users=self._lookup_lane(database, "users"),
@@ -269,7 +263,7 @@ class AuthenticationParts:
             database.lane(rate_limits.SESSION, name="rate_limits"),
             catalog,
             clock,
-            limited,
+            telemetry,
             NEAR_DATABASE if checks_url is None else DISTANT_DATABASE,
         )
         self.quotas: RequestQuotas | None = None
@@ -280,14 +274,14 @@ class AuthenticationParts:
                 catalog.counts_requests,
                 clock,
                 tell_use,
-                quota_exceeded,
+                telemetry,
             )
         self.admission = Admission(
             self.authenticator,
             self.limiter,
             quotas=self.quotas,
             deadline=database.timeouts.request,
-            refused=refused,
+            telemetry=telemetry,
             throttle=throttle or credential_throttle(),
         )
 

@@ -1,7 +1,7 @@
 """Create, list, change, rotate and revoke API keys."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -46,6 +46,7 @@ from tenantry.domain.permissions import (
 from tenantry.domain.plan_limits import ACTIVE_KEYS, REPLACED_KEYS, limit_in_force
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
 from tenantry.domain.scopes import ANYTHING
+from tenantry.domain.telemetry import SILENT, Telemetry
 from tenantry.outbound.publishing import publish
 
 OPERATOR: Final = "operator"
@@ -99,8 +100,7 @@ class ApiKeyService:
     """The keys of a principal's tenant; test-mode principals see test-mode keys only.
 
     Changes to the keys of one tenant run one after another, and are recorded in the audit trail.
-    ``issuers`` are the identity provider's; ``revoked`` receives the reason and number of revoked
-    keys.
+    ``issuers`` are the identity provider's.
     """
 
     database: Database
@@ -108,7 +108,7 @@ class ApiKeyService:
     pepper: Pepper
     clock: Clock
     issuers: Issuers | None = None
-    revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
+    telemetry: Telemetry = SILENT
     key_format: KeyFormat = DEFAULT_FORMAT
 
     @property
@@ -328,7 +328,7 @@ class ApiKeyService:
             made = await self._insert(change, KeyTerms.of(old), old, overlap)
             await change.answer(made.record)
         if not overlap:
-            self.revoked(RevocationReason.ROTATED, 1)
+            self.telemetry.keys_revoked(RevocationReason.ROTATED, 1)
         return made
 
     async def revoke(
@@ -344,7 +344,7 @@ class ApiKeyService:
             change.caller.require_holding((), key.access_level)
             revoked = await self._revoke(change, key, force=force)
         if revoked is not key:
-            self.revoked(RevocationReason.REVOKED, 1)
+            self.telemetry.keys_revoked(RevocationReason.REVOKED, 1)
 
     async def revoke_as_operator(
         self, org_id: str, author: Author, key_id: str, *, force: bool = False
@@ -358,7 +358,7 @@ class ApiKeyService:
             key = await find_and_lock(change, key_id, test_only=False)
             revoked = await self._revoke(change, key, force=force)
         if revoked is not key:
-            self.revoked(RevocationReason.REVOKED, 1)
+            self.telemetry.keys_revoked(RevocationReason.REVOKED, 1)
         return revoked
 
     async def _revoke(self, change: Change, key: ApiKey, *, force: bool) -> ApiKey:

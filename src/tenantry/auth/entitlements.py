@@ -42,6 +42,7 @@ from tenantry.domain.features import Feature
 from tenantry.domain.permissions import Mode, PrincipalKind, RequestPrincipal
 from tenantry.domain.plans import Catalog
 from tenantry.domain.quota_notices import UseChange
+from tenantry.domain.telemetry import SILENT, Telemetry
 
 MOST_AT_ONCE: Final = 128
 """The most requests of a batch: each may hold a lock, of which PostgreSQL has a fixed number."""
@@ -81,12 +82,10 @@ class EntitlementService:
         catalog: Catalog,
         clock: Clock,
         tell: Sequence[TellUse] = (),
-        exceeded: Callable[[str], None] = lambda _feature: None,
+        telemetry: Telemetry = SILENT,
     ) -> None:
-        """``tell`` report used quotas. ``exceeded`` receives the feature of each request above
-        its quota.
-        """
-        self._exceeded = exceeded
+        """``tell`` report used quotas."""
+        self._telemetry = telemetry
         self._tell = tell
         self._database = database
         self._lane = lane
@@ -125,7 +124,7 @@ class EntitlementService:
         try:
             return await self._batcher.submit(request)
         except QuotaExceededError:
-            self._exceeded(feature.id)
+            self._telemetry.quota_exceeded(feature.id)
             raise
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """Reports of leaked API keys: revoke the key, and mail its tenant's owner."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Final, Literal
@@ -28,6 +28,7 @@ from tenantry.domain.api_keys import (
 )
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.owner_mails import KeyLeakedData
+from tenantry.domain.telemetry import SILENT, Telemetry
 from tenantry.notifications.mail_delivery import notify
 
 _REPORTS_AT_ONCE: Final = 2
@@ -46,16 +47,15 @@ class EndedKey(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True)
 class LeakReportService:
-    """Accepts reports of leaked keys without a credential: a client with the secret could do worse.
-
-    ``revoked`` receives the reason and number of revoked keys.
+    """Accepts reports of leaked keys without a credential: a client with the secret could do
+    worse.
     """
 
     database: Database
     peppers: Sequence[Pepper]
     outbox: Outbox
     clock: Clock
-    revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
+    telemetry: Telemetry = SILENT
     credentials: CredentialFinder = field(default_factory=CredentialFinder)
     turn: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(_REPORTS_AT_ONCE), init=False
@@ -95,7 +95,7 @@ class LeakReportService:
                 await save(change, Action.KEY_LEAKED, key, revoked, shown=shown)
             if key.status is KeyStatus.ACTIVE:
                 await self._notify(change, key)
-        self.revoked(RevocationReason.LEAKED, 1)
+        self.telemetry.keys_revoked(RevocationReason.LEAKED, 1)
         return EndedKey(key.id, "revoked", now)
 
     async def _notify(self, change: Change, key: ApiKey) -> None:

@@ -33,6 +33,7 @@ from tenantry.domain.rate_limits import (
     ShareRequest,
     ShareTerms,
 )
+from tenantry.domain.telemetry import SILENT, Telemetry
 
 INTERVAL: Final = 1.0
 """Seconds between returns of unused shares."""
@@ -68,16 +69,15 @@ class RateLimiter:
         lane: Lane,
         catalog: Catalog,
         clock: Clock,
-        refused: Callable[[Policy], None],
+        telemetry: Telemetry = SILENT,
         terms: ShareTerms = NEAR_DATABASE,
     ) -> None:
-        """``refused`` receives the policy whose limit a request exceeds."""
         self._terms = terms
         deadline = lane.timeouts.rate_limits
         self._lane = lane
         self._catalog = catalog
         self._clock = clock
-        self._refused = refused
+        self._telemetry = telemetry
         # a subject has one share while a request or one of the queues below refers to it
         self._shares: WeakValueDictionary[str, Share] = WeakValueDictionary()
         self._recent: deque[tuple[int, Share]] = deque()
@@ -300,7 +300,7 @@ class RateLimiter:
         """Raise `RateLimitedError` for a request whose limit is reached."""
         shut = [share for share in shares if share.is_exhausted(second)]
         for share in shut:
-            self._refused(share.policy)
+            self._telemetry.rate_limited(share.policy)
         if shut:
             raise _exceeded(shares, shut, second)
 

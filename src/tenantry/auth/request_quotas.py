@@ -8,7 +8,7 @@ the database.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -32,6 +32,7 @@ from tenantry.domain.features import Feature
 from tenantry.domain.permissions import Mode, RequestPrincipal
 from tenantry.domain.quota_notices import UseChange
 from tenantry.domain.request_quotas import QuotaShare
+from tenantry.domain.telemetry import SILENT, Telemetry
 
 INTERVAL: Final = 1.0
 """Seconds between returns of idle shares."""
@@ -63,12 +64,12 @@ class RequestQuotas:
         feature: Feature,
         clock: Clock,
         tell: Sequence[TellUse] = (),
-        exceeded: Callable[[str], None] = lambda _feature: None,
+        telemetry: Telemetry = SILENT,
     ) -> None:
         """``feature`` is the one of the catalog that counts requests; ``tell`` report used
-        quotas. ``exceeded`` receives the feature of each request above its quota.
+        quotas.
         """
-        self._exceeded = exceeded
+        self._telemetry = telemetry
         self._tell = tell
         deadline = lane.timeouts.rate_limits
         self._lane = lane
@@ -161,7 +162,7 @@ class RequestQuotas:
         return share
 
     def _refuse(self, share: QuotaShare) -> QuotaExceededError:
-        self._exceeded(self._feature.id)
+        self._telemetry.quota_exceeded(self._feature.id)
         reset = from_epoch(share.period.end).isoformat().replace("+00:00", "Z")
         return QuotaExceededError(
             f"The {share.limit:,} requests of the feature {self._feature.id!r} are used up until "

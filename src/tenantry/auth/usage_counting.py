@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import uuid4
@@ -16,6 +16,7 @@ from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.domain.telemetry import SILENT, Telemetry
 from tenantry.domain.usage import RequestOutcome, UsageInterval, UsageSubject
 
 INTERVAL: Final = 60.0
@@ -42,13 +43,10 @@ class UsageCounter:
     can be checked, and so nothing is counted.
     """
 
-    def __init__(
-        self, database: Database, clock: Clock, written: Callable[[int], None] = lambda _: None
-    ) -> None:
-        """``written`` receives the number of requests of each batch that is written."""
+    def __init__(self, database: Database, clock: Clock, telemetry: Telemetry = SILENT) -> None:
         self._database = database
         self._clock = clock
-        self._written = written
+        self._telemetry = telemetry
         self._writer = uuid4().hex
         # a Counter takes 70 ns longer for each request
         self._counts = defaultdict[tuple[UsageSubject, RequestOutcome], int](int)
@@ -83,7 +81,9 @@ class UsageCounter:
             try:
                 while self._unwritten:
                     await self._write_batch(self._unwritten[0])
-                    self._written(sum([count.number for count in self._unwritten[0].counts]))
+                    self._telemetry.usage_written(
+                        sum([count.number for count in self._unwritten[0].counts])
+                    )
                     self._unwritten.popleft()
             except (DatabaseUnavailableError, psycopg.Error) as error:
                 reason = type(error.__cause__ or error).__name__

@@ -29,9 +29,10 @@ from tenantry.db.connection import (
 from tenantry.db.failover_detection import FailoverDetector, servers_of
 from tenantry.db.roles import RLS_ENABLED, TAKE_BATCH
 from tenantry.db.sessions import NO_SETTINGS, SessionSettings, for_transaction
-from tenantry.db.standby_waits import PREPARE_CHANGE, StandbyWaits, WaitObserver, commit_change
+from tenantry.db.standby_waits import PREPARE_CHANGE, StandbyWaits, commit_change
 from tenantry.db.statements import BoundStatement, Statement
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.domain.telemetry import SILENT, Telemetry
 
 _Result = TypeVar("_Result")
 _RECONNECT_TIMEOUT: Final = 1.0  # after that the next request retries at once
@@ -205,8 +206,7 @@ class Database:
 
     ``pooler`` connects to the same database through a pooler in transaction mode, for ordinary work
     only. Such a pooler keeps neither settings nor prepared statements. ``metrics_of`` returns the
-    metrics of the lane of a name; with ``tracing`` transactions are spans. ``change_waited`` is
-    called after each wait for standbys.
+    metrics of the lane of a name; with ``tracing`` transactions are spans.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Database:
         metrics_of: Callable[[str], BatchMetrics] = BatchMetrics,
         tracing: Tracing | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        change_waited: WaitObserver = lambda _replayed, _seconds: None,
+        telemetry: Telemetry = SILENT,
     ) -> None:
         self.timeouts = timeouts
         self._metrics_of = metrics_of
@@ -237,7 +237,7 @@ class Database:
         # Not over the pool: while all its connections are in use, changes would wait their full
         # time.
         self._waits_lane = Lane(self.failover, timeouts=timeouts)
-        self.standby_waits = StandbyWaits(self._ask, change_waited)
+        self.standby_waits = StandbyWaits(self._ask, telemetry)
         self._lanes: list[Lane] = []
         self._watching: asyncio.Task[None] | None = None
 

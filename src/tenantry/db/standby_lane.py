@@ -1,7 +1,7 @@
 """Lookups that a standby answers where that is as strict as at the primary, else the primary."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -23,8 +23,8 @@ from tenantry.domain.standby_checks import (
     StandbyState,
     answer_counts,
 )
+from tenantry.domain.telemetry import SILENT, Telemetry
 
-CheckObserver = Callable[[CheckSource, int], None]
 """Called for each batch with its source and its number of checks."""
 
 
@@ -49,7 +49,7 @@ class StandbyLane:
 
     primary: Lane
     standby: StandbyConnector
-    observe: CheckObserver = lambda _source, _checks: None
+    telemetry: Telemetry = SILENT
 
     @property
     def metrics(self) -> BatchMetrics:
@@ -67,9 +67,9 @@ class StandbyLane:
         """
         answer = await self._ask_standby(calls)
         if isinstance(answer, CheckSource):
-            self.observe(answer, checks)
+            self.telemetry.checked(answer, checks)
             return await self.primary.look_up(calls, checks)
-        self.observe(CheckSource.STANDBY, checks)
+        self.telemetry.checked(CheckSource.STANDBY, checks)
         return answer
 
     async def _ask_standby(self, calls: Sequence[BoundStatement]) -> list[Rows] | CheckSource:

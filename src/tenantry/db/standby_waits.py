@@ -29,6 +29,7 @@ from tenantry.domain.standby_checks import (
     ReplicatingStandby,
     have_replayed,
 )
+from tenantry.domain.telemetry import SILENT, Telemetry
 
 # With `off`, others see a change before it is in the log: a position that they read then would not
 # contain it. A standby reports what it has replayed as soon as that is all that it has received,
@@ -113,10 +114,6 @@ AskPrimary = Callable[[Sequence[BoundStatement]], Awaitable[list[Rows]]]
 """Runs statements in a transaction on the primary. Raises `DatabaseUnavailableError` and
 `psycopg.Error`. Not for concurrent use.
 """
-WaitObserver = Callable[[bool, float], None]
-"""Called after each wait: whether the standbys have replayed the change, and the seconds since its
-commit.
-"""
 
 
 async def commit_change(
@@ -151,10 +148,10 @@ class StandbyWaits:
     def __init__(
         self,
         ask: AskPrimary | None = None,
-        observe: WaitObserver = lambda _replayed, _seconds: None,
+        telemetry: Telemetry = SILENT,
     ) -> None:
         self._ask = ask
-        self._observe = observe
+        self._telemetry = telemetry
         self._waiting: dict[asyncio.Future[None], CommittedChange] = {}
         self._asking: asyncio.Task[None] | None = None
         self._removing: asyncio.Task[None] | None = None
@@ -181,7 +178,8 @@ class StandbyWaits:
             await asyncio.wait([replayed], timeout=max(0, left))
         finally:
             del self._waiting[replayed]
-        self._observe(replayed.done(), time.monotonic() - change.committed_at)
+        waited = time.monotonic() - change.committed_at
+        self._telemetry.change_waited(waited, replayed=replayed.done())
         if not replayed.done():
             self._warn(change)
         return replayed.done()

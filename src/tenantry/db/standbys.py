@@ -7,9 +7,10 @@ from tenantry.common.clock import lease_clock
 from tenantry.db.database import BY_INDEX, Database, Lane, standby_hosts
 from tenantry.db.sessions import SessionSettings
 from tenantry.db.standby_connector import StandbyConnector
-from tenantry.db.standby_lane import CheckObserver, StandbyLane
+from tenantry.db.standby_lane import StandbyLane
 from tenantry.db.standby_registry import StandbyRegistry
 from tenantry.domain.standby_checks import ANSWER_TIMEOUT
+from tenantry.domain.telemetry import SILENT, Telemetry
 
 _SESSION: Final[SessionSettings] = {
     **BY_INDEX,
@@ -20,18 +21,17 @@ _SESSION: Final[SessionSettings] = {
 class Standbys:
     """The standbys of ``conninfo``, the nearest first, beside the primary of ``database``.
 
-    Lanes ask the primary unless `run` is running. ``observe`` is called for each batch, and
-    ``clock`` is as in `StandbyRegistry`.
+    Lanes ask the primary unless `run` is running. ``clock`` is as in `StandbyRegistry`.
     """
 
     def __init__(
         self,
         database: Database,
         conninfo: str,
-        observe: CheckObserver = lambda _source, _checks: None,
+        telemetry: Telemetry = SILENT,
         clock: Callable[[], float] = lease_clock,
     ) -> None:
-        self._observe = observe
+        self._telemetry = telemetry
         self._timeouts = database.timeouts
         self._settings = {**database.failover.settings, **_SESSION}
         self._hosts = standby_hosts(conninfo, database.timeouts)
@@ -43,7 +43,7 @@ class Standbys:
         """Return a lane that asks a standby first, over a connection of its own."""
         connector = StandbyConnector(self._hosts, self._settings, self._registry, self._timeouts)
         self._connectors.append(connector)
-        return StandbyLane(primary, connector, self._observe)
+        return StandbyLane(primary, connector, self._telemetry)
 
     async def run(self) -> None:
         """Renew positions and registrations until canceled."""

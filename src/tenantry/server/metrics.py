@@ -24,7 +24,12 @@ from prometheus_client.core import GaugeMetricFamily
 from tenantry import __version__
 from tenantry.db.batcher import BatchObserver
 from tenantry.db.standbys import Standbys
+from tenantry.domain.api_keys import RevocationReason
+from tenantry.domain.errors import DomainError
+from tenantry.domain.rate_limits import Policy
 from tenantry.domain.standby_checks import CheckSource
+from tenantry.domain.telemetry import Telemetry
+from tenantry.integrations.oidc.claim_checks import CHECKS
 
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 _REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -33,7 +38,7 @@ _CHANGE_WAIT_SECONDS: Final = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 _BATCH_ITEMS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-class Metrics:
+class Metrics(Telemetry):
     """The service's metrics; docs/reference/metrics.md describes them.
 
     With ``several_processes`` the processes share files in the folder PROMETHEUS_MULTIPROC_DIR,
@@ -74,28 +79,32 @@ class Metrics:
             "Requests and connections closed by a limit.",
             ["limit"],
         )
-        self.rate_limited = counter(
+        self._rate_limited = counter(
             "tenantry_rate_limited", "Requests over a rate limit.", ["policy"]
         )
-        self.quota_exceeded = counter(
+        self._quota_exceeded = counter(
             "tenantry_quota_exceeded", "Requests over a quota.", ["feature"]
         )
-        self.usage_written = counter(
+        self._usage_written = counter(
             "tenantry_usage_written", "Requests whose usage was written to the database."
         )
         self.usage_waiting = gauge(
             "tenantry_usage_waiting", "Requests whose usage is not written yet."
         )
-        self.refused = counter(
+        self._refused = counter(
             "tenantry_credentials_refused", "Rejected credentials.", ["kind", "reason"]
         )
-        self.tokens_refused = counter(
+        self._tokens_refused = counter(
             "tenantry_tokens_refused", "Refused bearer tokens.", ["reason"]
         )
-        self.unknown_roles = counter(
+        self._unknown_roles = counter(
             "tenantry_token_roles_unknown", "Verified tokens without a known role."
         )
-        self.revoked = counter("tenantry_api_keys_revoked", "Revoked API keys.", ["reason"])
+        self._revoked = counter("tenantry_api_keys_revoked", "Revoked API keys.", ["reason"])
+        for reason in RevocationReason:
+            self._revoked.labels(reason)  # counters start at 0
+        for check in CHECKS:
+            self._tokens_refused.labels(check.word)
         self._batch_items = histogram(
             "tenantry_batch_items", "Requests in a batch.", ["lane"], buckets=_BATCH_ITEMS
         )
@@ -130,9 +139,28 @@ class Metrics:
             multiprocess_mode="max",
         ).labels(__version__, platform.python_version()).set(1)
 
-    def checked(self, source: CheckSource, number: int) -> None:
-        """Count checks by where they were answered."""
-        self._checks.labels(source).inc(number)
+    def keys_revoked(self, reason: RevocationReason, number: int) -> None:
+        self._revoked.labels(reason).inc(number)
+
+    def credential_refused(self, kind: str, error: DomainError) -> None:
+        self._refused.labels(kind, error.code).inc()
+        if error.token_fault is not None:
+            self._tokens_refused.labels(error.token_fault.check).inc()
+
+    def role_unknown(self) -> None:
+        self._unknown_roles.inc()
+
+    def rate_limited(self, policy: Policy) -> None:
+        self._rate_limited.labels(policy).inc()
+
+    def quota_exceeded(self, feature: str) -> None:
+        self._quota_exceeded.labels(feature).inc()
+
+    def usage_written(self, requests: int) -> None:
+        self._usage_written.inc(requests)
+
+    def checked(self, source: CheckSource, checks: int) -> None:
+        self._checks.labels(source).inc(checks)
 
     def set_standbys(self, standbys: Standbys) -> None:
         """Record how old the newest position is, and how far the standby is behind."""
@@ -140,8 +168,7 @@ class Metrics:
         self._position_age.set(math.inf if age is None else age)
         self._standby_lag.set(math.nan if lag is None else lag)
 
-    def change_waited(self, replayed: bool, seconds: float) -> None:  # noqa: FBT001  # an observer
-        """Record how long a change waited for standbys, and whether all have replayed it."""
+    def change_waited(self, seconds: float, *, replayed: bool) -> None:
         self._change_waits.labels("replayed" if replayed else "lease").observe(seconds)
 
     # These exist only where standbys may answer checks.

@@ -4,7 +4,7 @@ verified ones.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from tenantry.domain.errors import (
 )
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.roles import Roles
+from tenantry.domain.telemetry import SILENT, Telemetry
 from tenantry.integrations.oidc import claim_checks as checks
 from tenantry.integrations.oidc.claims import Claims, OidcConfig, claim_at, decode, format_json
 from tenantry.integrations.oidc.keys import KeySet
@@ -140,8 +141,6 @@ def token_digest(token: str) -> bytes:
 class TokenVerifier:
     """Verifies an identity provider's access tokens. It verifies the signature of a cached token
     only once.
-
-    ``unknown_role`` is called for each new token whose role claim has no known role.
     """
 
     def __init__(
@@ -151,10 +150,10 @@ class TokenVerifier:
         *,
         clock: Clock = system_clock,
         cache: VerifiedTokenCache | None = None,
-        unknown_role: Callable[[], None] = lambda: None,
+        telemetry: Telemetry = SILENT,
     ) -> None:
         self._config = config
-        self._unknown_role = unknown_role
+        self._telemetry = telemetry
         self._keys = keys
         self._clock = clock
         self._cache = VerifiedTokenCache() if cache is None else cache
@@ -193,7 +192,7 @@ class TokenVerifier:
             self._cache.drop(digest)
             raise _refusal(failure)
         if not token.role.known:
-            self._unknown_role()
+            self._telemetry.role_unknown()
         claims = token.claims()
         verified = VerifiedToken(token.kid, token.header.alg, token.key, token.times, claims)
         self._cache.add(digest, verified, len(token.token))
