@@ -1,7 +1,6 @@
 """Keys, cursors, cookies and other short texts from clients."""
 
 import base64
-import io
 import re
 import zlib
 from datetime import timedelta
@@ -11,7 +10,6 @@ from typing import Any, Final, cast
 from bench.fuzz.target import Target, parts, require, require_storable, text
 from tenantry.auth.authentication import requested_organization
 from tenantry.auth.credentials import CredentialFinder
-from tenantry.cli.key_scan import ScanReport, scan_stream
 from tenantry.common.clock import system_clock
 from tenantry.common.logs import redact
 from tenantry.dashboard.cookies import Cookies
@@ -51,30 +49,6 @@ def check_key(data: bytes) -> None:
         _FORMAT.is_well_formed(given) is by_reference,
         "the service and the reference disagree about a key",
         given,
-    )
-
-
-def check_scan(data: bytes) -> None:
-    """Require that the scan finds exactly the keys in any bytes; ``@`` is replaced by a key, ``%``
-    by one in UTF-16.
-    """
-    content = data.replace(b"@", KEY.encode()).replace(b"%", KEY.encode("utf-16-le"))
-    report = ScanReport()
-    scan_stream(io.BytesIO(content), "-", report)
-    places = [(key.line, key.column) for key in report.keys]
-    require(places == sorted(set(places)), "keys are not in order", content)
-    offsets = [match.start() for match in re.finditer(rb"(?=svc_)", content)]
-    narrow = {
-        (content.count(b"\n", 0, offset) + 1, offset - content.rfind(b"\n", 0, offset))
-        for offset in offsets
-        if DEFAULT_FORMAT.is_well_formed(content[offset:][:58])
-    }
-    is_allowed = b"tenantry:allow" in content.replace(b"\0", b"")
-    require(is_allowed or narrow <= set(places), "the scan misses a key", content)
-    require(
-        len(places) <= len(narrow) + content.replace(b"\0", b"").count(b"svc_"),
-        "the scan invents a key",
-        content,
     )
 
 
@@ -196,21 +170,6 @@ TARGETS: Final = (
         ],
         words=(b"svc_live_", b"svc_test_", b"acme_live_", b"x0_test_", b"@", b"0" * 43),
         max_size=128,
-    ),
-    Target(
-        name="key-scan",
-        reads="scanned files, from anyone",
-        check=check_scan,
-        seeds=lambda: [
-            b"a = '@'",
-            b"%%",
-            b"svc_live_@",
-            b"@@",
-            b"s\0v\0c\0_\0%",
-            KEY[:30].encode() + b"@",
-        ],
-        words=(b"@", b"%", b"svc_", b"s\0v\0c\0_\0", b"svc_live_"),
-        max_size=1024,
     ),
     Target(
         name="cursor",

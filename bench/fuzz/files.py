@@ -4,14 +4,10 @@ secret.
 
 from typing import Final
 
-import msgspec
-
 from bench.fuzz.target import Target, require, require_storable, text
-from tenantry.cli.logs import LineBuffer, parse_line, request_json, request_text
 from tenantry.domain.plans import FREE, CatalogError, parse_catalog
 from tenantry.settings import EMBEDDED, SECRETS, SETTINGS, SettingsError, load
 
-_KEY: Final = b"svc_live_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM"
 _SECRET: Final = "s3cr3t-of-the-fuzzer-0123456789abcdef"  # noqa: S105  # protects nothing
 _GOOD: Final = {
     "DATABASE_URL": EMBEDDED,
@@ -71,56 +67,7 @@ def check_plans(data: bytes) -> None:
         )
 
 
-def check_request_log(data: bytes) -> None:
-    """Require that any stream becomes lines for a terminal and JSON, however it is split; ``@`` is
-    an API key.
-    """
-    stream = data.replace(b"@", _KEY)
-    middle = len(stream) // 2
-    whole, halved = LineBuffer(), LineBuffer()
-    lines = whole.add(stream + b"\n")
-    require(
-        lines == halved.add(stream[:middle]) + halved.add(stream[middle:] + b"\n"),
-        "lines depend on the blocks",
-    )
-    for line in filter(None, map(parse_line, lines)):
-        shown, encoded = request_text(line).plain, request_json(line)
-        require(shown.isprintable(), "a control sequence is printed", shown)
-        require(_KEY.decode() not in shown + encoded, "a key is shown", shown)
-        require(
-            msgspec.json.decode(encoded)["status"] == line.status, "another status in JSON", encoded
-        )
-
-
 TARGETS: Final = (
-    Target(
-        name="request-log",
-        reads="the log that `logs tail` follows, from any program",
-        check=check_request_log,
-        seeds=lambda: [
-            (
-                b'{"time":"2026-11-26T08:34:01Z","logger":"tenantry.requests","method":"GET","route":"/a","status":200,'
-                b'"tenant":"acme","duration_ms":1e308,"outcome":"ok","request_id":"@"}'
-            ),
-            (
-                b'service-1  | {"time":"0001-01-01T00:00:00+23:59","logger":"tenantry.requests","method":"\\u001b[2J",'
-                b'"route":"http://a:@@b","status":-9,"event":"\\ud800","event_type":"\\u202e","outcome":null}'
-            ),
-            (
-                b'{"time":"0001-01-01T00:00:00+23:59","logger":"tenantry.requests","method":"GET","route":"/a",'
-                b'"status":200}'
-            ),
-            b'{"logger": "tenantry.requests"\n' + b"{" * 3000,
-        ],
-        words=(
-            b'"tenantry.requests"',
-            b'"status":',
-            b'"event":"',
-            b'"time":"9999-12-31T23:59:59-23:59"',
-            b"\\u009b",
-            b"@",
-        ),
-    ),
     Target(
         name="settings",
         reads="the environment and `.env`, from the operator",

@@ -1,7 +1,7 @@
 """Find API keys of tenantry with detect-secrets (1.0 or later).
 
 Usage: ``detect-secrets scan -p detect_secrets_plugin.py --exclude-lines tenantry:allow``. A regular
-expression cannot check a key's checksum: ``tenantry keys scan`` does.
+expression cannot check a key's checksum; the answer to a report says whether the text is a key.
 """
 
 import re

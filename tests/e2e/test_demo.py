@@ -467,18 +467,22 @@ def test_without_a_demo_there_is_no_demo_token(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 async def test_requests_of_the_demo_can_be_followed(shared: Shared) -> None:
-    known = "asked-by-the-test"
-    async with httpx2.AsyncClient(trust_env=False) as client:
-        await client.get(f"{shared.base}/api/v1/plans", headers={"X-Request-Id": known})
-    async with running("logs", "tail", "--json", folder=shared.folder) as command:
-        await command.until(known, "out")
-        assert await command.end(signal.SIGINT) == 0
+    known, log = "asked-by-the-test", shared.folder / ".tenantry" / "requests.log"
+    tail = Running(
+        await asyncio.create_subprocess_exec("tail", "-F", log, stdout=asyncio.subprocess.PIPE)
+    )
+    try:
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            await client.get(f"{shared.base}/api/v1/plans", headers={"X-Request-Id": known})
+        await tail.until(known, "out")
+    finally:
+        tail.kill()
+        await tail.wait()
     [line] = [
         line
-        for line in map(json.loads, command.text["out"].splitlines())
+        for line in map(json.loads, log.read_text().splitlines())
         if line["request_id"] == known
     ]
     assert (line["route"], line["status"]) == ("/api/v1/plans", 401)
     assert known not in shared.command.text["err"]  # the demo's terminal stays quiet
-    mode = (shared.folder / ".tenantry" / "requests.log").stat().st_mode
-    assert stat.S_IMODE(mode) == 0o600
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600

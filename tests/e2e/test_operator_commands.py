@@ -353,6 +353,16 @@ async def test_serve_reports_a_port_in_use(tmp_path: Path, database_url: str) ->
     assert f"cannot listen on 127.0.0.1:{port}" in done.err
 
 
+async def test_serve_reports_a_request_log_that_cannot_be_opened(tmp_path: Path) -> None:
+    values = {**SECRETS, "DATABASE_URL": "postgresql://127.0.0.1:1/none"}
+    done = await invoke_async(
+        "serve", folder=tmp_path, LOG_REQUESTS_TO="missing/requests.log", **values
+    )
+    assert done == Done(
+        1, "", "LOG_REQUESTS_TO: missing/requests.log cannot be opened: No such file or directory\n"
+    )
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("command", [("serve", "--no-migrate"), ("worker",)], ids=" ".join)
 async def test_each_line_of_a_json_log_is_an_object(

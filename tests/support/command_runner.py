@@ -110,11 +110,11 @@ async def invoke_async(
     return await Command(_Runner(folder, values, QUICK, given, typed), arguments).done()
 
 
-def invoke(*arguments: str, folder: Path, given: str | bytes | None = None, **values: str) -> Done:
+def invoke(*arguments: str, folder: Path, **values: str) -> Done:
     """The same in this thread, which must have no running event loop: most commands run one
     themselves.
     """
-    runner = _Runner(folder, values, QUICK, given)
+    runner = _Runner(folder, values, QUICK)
     code = runner.exit_code(arguments)
     return Done(code, runner.written["out"], runner.written["err"])
 

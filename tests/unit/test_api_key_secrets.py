@@ -10,7 +10,6 @@ from tenantry.domain.api_keys import (
     RANDOM_BYTES,
     KeyFormat,
     Pepper,
-    is_any_key,
     is_prefix,
     shown_parts,
 )
@@ -118,7 +117,6 @@ def test_prefix_of_a_deployment_leaves_the_rest_of_the_form(mode: Mode) -> None:
 def test_keys_with_the_prefix_a_former_one_and_svc_are_accepted(prefix: str) -> None:
     secret = KeyFormat(prefix).compose(Mode.LIVE, bytes(32)).encode()
     assert ACME.is_well_formed(secret)
-    assert is_any_key(secret)
 
 
 @cases("prefix", ["other", "acm", "acmee", "Acme", "acme_live", "", "acme_live_svc"])
@@ -129,7 +127,6 @@ def test_keys_with_another_prefix_are_not(prefix: str) -> None:
 def test_key_under_another_prefix_has_no_valid_checksum() -> None:
     secret = ACME.compose(Mode.LIVE, bytes(32)).encode()
     assert not ACME.is_well_formed(b"old" + secret[4:])
-    assert not is_any_key(b"old" + secret[4:])
 
 
 @cases("text", ["ab", "0a", "acme", LONGEST])

@@ -21,7 +21,6 @@ COMMANDS = (
     "logout",
     "whoami",
     "status",
-    "open",
     "keys",
     "projects",
     "tenants",
@@ -37,7 +36,6 @@ COMMANDS = (
     "worker",
     "migrate",
     "doctor",
-    "logs",
     "admin",
     "reconcile",
     "backfill",
@@ -45,7 +43,7 @@ COMMANDS = (
     "help",
     "version",
 )
-GROUPS = ("keys", "projects", "tenants", "members", "events", "logs", "config")
+GROUPS = ("keys", "projects", "tenants", "members", "events", "config")
 HEAVY = {"httpx2", "psycopg", "litestar", "rich", "asyncio", "uvicorn", "procrastinate"}
 
 
@@ -152,7 +150,6 @@ def test_help_of_a_group_imports_none_of_its_commands(group: str) -> None:
     [
         ["whoami"],
         ["status"],
-        ["open", "keys"],
         ["keys", "list"],
         ["projects", "list"],
         ["config", "get", "scope"],

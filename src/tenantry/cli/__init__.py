@@ -27,12 +27,8 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "tenantry.cli.status",
             "Show the service's health, your credential, plan and limits.",
         ),
-        "open": (
-            "tenantry.cli.open_page:open_page",
-            "Open the dashboard, the API reference or an object.",
-        ),
         "keys": _group(
-            "Create, list, rotate and revoke API keys, and find leaked ones.",
+            "Create, list, rotate and revoke API keys.",
             create=("tenantry.cli.keys", "Create a key and print its secret, alone, on stdout."),
             list=("tenantry.cli.keys:list_keys", "List keys, the newest first."),
             show=("tenantry.cli.keys", "Show a key, never its secret."),
@@ -41,7 +37,6 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
                 "tenantry.cli.keys",
                 "Revoke keys: the very next request with one is rejected.",
             ),
-            scan=("tenantry.cli.key_scan:scan_command", "Search files and folders for API keys."),
         ),
         "projects": _group(
             "Create, list, change and delete projects.",
@@ -155,10 +150,6 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "worker": ("tenantry.cli.serve", "Run the background jobs alone."),
         "migrate": ("tenantry.cli.database", "Bring the database's schema up to date."),
         "doctor": ("tenantry.cli.doctor.command", "Check each setting and connection."),
-        "logs": _group(
-            "Follow the requests and provider events of a service.",
-            tail=("tenantry.cli.logs", "Show requests and provider events as they come."),
-        ),
         "webhooks": _group(
             "List, test and enable the endpoints that receive events; send events again.",
             list=(

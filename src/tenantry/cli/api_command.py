@@ -499,7 +499,7 @@ def id_argument(
         nargs=-1 if many else 1,
         required=required,
         type=parse_id,
-        shell_complete=partial(complete_ids, resource, filters),
+        shell_complete=partial(_complete_ids, resource, filters),
     )
 
 
@@ -514,7 +514,7 @@ def parse_id(text: str) -> str:
     return text
 
 
-def complete_ids(
+def _complete_ids(
     resource: str,
     filters: dict[str, str],
     ctx: click.Context,

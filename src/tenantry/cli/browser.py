@@ -5,21 +5,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from typing import Final
 
 _SECRETS: Final = re.compile(
     r"(TENANTRY|DATABASE)_.*|.*(SECRET|PASS|PEPPER|CREDENTIAL|KEY|TOKEN).*", re.IGNORECASE
 )
 """Variables that the browser's process must not get."""
-_DISPLAYS: Final = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
-
-
-def has_browser(environment: Mapping[str, str]) -> bool:
-    """Whether there may be a browser with a window: elsewhere a text browser would take the
-    terminal.
-    """
-    return sys.platform in ("darwin", "win32") or any(environment.get(name) for name in _DISPLAYS)
 
 
 def open_browser(url: str) -> None:

@@ -17,9 +17,6 @@ ADDRESS: Final = "TENANTRY_DEMO_ADDRESS"
 DATABASE: Final = "TENANTRY_DEMO_DATABASE_URL"
 """The database's address, for applications that authenticate in-process."""
 LIVE_KEY: Final = "TENANTRY_DEMO_LIVE_KEY"
-REQUEST_LOG: Final = "requests.log"
-"""The demo's log of requests, in the data folder; each start begins a new one."""
-_REQUEST_LOG_SETTING: Final = "LOG_REQUESTS_TO"
 _DATA_DIR: Final = "TENANTRY_DATA_DIR"
 _DEFAULT: Final = ".tenantry"
 _ADDRESS: Final = re.compile(r"http://(?:127\.0\.0\.1|\[::1\]|localhost):[0-9]{1,5}")
@@ -64,12 +61,8 @@ def find_demo(values: Mapping[str, str]) -> Path | None:
 
 
 def demo_values(folder: Path) -> dict[str, str]:
-    """Read the settings that a demo runs with, its address, and the path of its request log."""
-    own = {
-        _DATA_DIR: str(folder),
-        _REQUEST_LOG_SETTING: str(folder / REQUEST_LOG),
-    }
-    generated = {**_read(folder / DEMO_FILE), **own}
+    """Read the settings that a demo runs with, and its address."""
+    generated = {**_read(folder / DEMO_FILE), _DATA_DIR: str(folder)}
     if _ADDRESS.fullmatch(generated.get(ADDRESS, "")):
         parts = urlsplit(generated[ADDRESS])
         generated |= {

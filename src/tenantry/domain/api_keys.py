@@ -265,13 +265,6 @@ def is_secret_of_any(text: str) -> bool:
     return DEFAULT_FORMAT.is_secret(text) or _ANY_SECRET.fullmatch(text.encode()) is not None
 
 
-def is_any_key(secret: bytes) -> bool:
-    """Whether these bytes have the form of a key of any deployment and a valid checksum."""
-    if _ANY_SECRET.fullmatch(secret) is None:
-        return False
-    return secret[-_CHECKSUM_DIGITS:] == _checksum(secret[:-_CHECKSUM_DIGITS])
-
-
 class Pepper:
     """The deployment's secret for hashing the secrets of keys. Only its id is stored."""
 

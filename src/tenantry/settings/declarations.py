@@ -144,7 +144,7 @@ class DeclaredSettings(SettingValues):
     """Whether to log a line for each request ([Operations](../how-to/operations.md#logs))."""
     log_requests_to = Setting[Path | None]("LOG_REQUESTS_TO", Kind("text", Path), None)
     """The path of a file for the lines of requests, as JSON, with or without `LOG_REQUESTS`.
-    `tenantry logs tail` follows it. The service opens a new file after a rotation.
+    The service opens a new file after a rotation.
     """
     _operator_tokens = Setting[tuple[Secret, ...]]("OPERATOR_TOKEN", secrets(32), ())
     """The bearer token with which your backend calls the operator's routes: `PUT`, `DELETE` and

@@ -101,9 +101,10 @@ async def test_commands_options_and_ids_are_completed(workspace: Workspace, shel
 
 
 async def test_files_are_completed_where_a_command_takes_files(home: Home) -> None:
-    assert await offered("fish", home, "keys", "scan", "stat") == []
-    (home.folder / "statement.txt").touch()
-    assert await offered("fish", home, "keys", "scan", "stat") == ["statement.txt"]
+    words = ("status", "--api-key-file", "sec")
+    assert await offered("fish", home, *words) == []
+    (home.folder / "secret.txt").touch()
+    assert await offered("fish", home, *words) == ["secret.txt"]
 
 
 @SHELLS
@@ -111,8 +112,7 @@ async def test_values_of_arguments_and_options_are_completed(home: Home, shell: 
     home.configure('[profiles.staging]\nbase_url = "https://staging.example.com"\n')
     assert await offered(shell, home, "config", "set", "api_") == ["api_key_file"]
     assert await offered(shell, home, "status", "--profile", "st") == ["staging"]
-    assert await offered(shell, home, "open", "do") == ["docs"]
-    assert await offered(shell, home, "logs", "tail", "--only", "ev") == ["events"]
+    assert await offered(shell, home, "keys", "list", "--status", "rev") == ["revoked"]
     invoices = await offered(shell, home, "trigger", "invoice.")
     assert set(invoices) == {
         event_type for event_type in KNOWN_TYPES if event_type.startswith("invoice.")

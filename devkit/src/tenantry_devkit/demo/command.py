@@ -31,7 +31,6 @@ from tenantry.cli.demo_folder import (
     DATABASE,
     DEMO_FILE,
     LIVE_KEY,
-    REQUEST_LOG,
     data_dir,
     find_demo,
 )
@@ -87,6 +86,8 @@ _ENDPOINT: Final = "we_tenantry_demo"
 _PLANS: Final = "TENANTRY_PLANS"
 _INVITATIONS: Final = "INVITATIONS"
 _DATA_DIR: Final = Settings.data_dir.name
+_REQUEST_LOG: Final = "requests.log"
+"""The log of requests, in the data folder; each start begins a new one."""
 
 
 def _parse_url(_context: click.Context, _param: click.Parameter, url: str | None) -> str | None:
@@ -333,7 +334,7 @@ def _values(
     """Return every setting of the service; an empty one keeps `.env` out of the processes that it
     starts.
     """
-    request_log = directory.resolve() / REQUEST_LOG
+    request_log = directory.resolve() / _REQUEST_LOG
     write_private(request_log, b"")
     values = {
         **dict.fromkeys(VARIABLES, ""),
@@ -531,7 +532,7 @@ def _erase(directory: Path) -> None:
     for file in (
         signing_key_path(directory),
         directory / example_data.PROVIDER_FILE,
-        directory / REQUEST_LOG,
+        directory / _REQUEST_LOG,
     ):
         _unlink(file)
     EmbeddedServer(directory).erase()
