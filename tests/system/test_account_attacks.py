@@ -6,7 +6,6 @@ load balancer.
 """
 
 import asyncio
-import base64
 import itertools
 import json
 from collections import Counter
@@ -33,7 +32,6 @@ from tests.support.issuer import (
     Answer,
     Issuer,
     running_issuer,
-    segment,
 )
 from tests.support.members import MEMBERS, accept_path, add_member, path_of, remove_member
 from tests.support.postgres import PostgresServer, as_url
@@ -76,7 +74,6 @@ BASE_URL: Final = "http://127.0.0.1:3001"
 EVIL: Final = "ACTION REQUIRED https://evil.example/pay"
 ATTACKERS: Final = 20
 AT_ONCE: Final = 16
-WEAK_KEY: Final = {"kty": "OKP", "crv": "Ed25519", "use": "sig", "kid": "weak"}
 FORMATTING: Final = ("\x00", "\x1b[2J", "\n", "\u200f", "\u202e", "\u2066", "\x9b", "\u2028")
 
 
@@ -139,9 +136,7 @@ def port_of(deployment: Deployment) -> int:
 
 
 def describe(issuer: Issuer) -> None:
-    """Let the provider have the endpoints of a sign-in, and a key beside its own whose public half
-    anybody can use.
-    """
+    """Let the provider have the endpoints of a sign-in."""
     metadata = {
         "issuer": issuer.url,
         "jwks_uri": issuer.url + JWKS,
@@ -149,10 +144,6 @@ def describe(issuer: Issuer) -> None:
         "token_endpoint": issuer.url + TOKEN,
     }
     issuer.answers[DISCOVERY] = Answer(200, json.dumps(metadata).encode())
-    weak = {**WEAK_KEY, "x": segment(bytes([1]) + bytes(31))}
-    issuer.answers[JWKS] = Answer(
-        200, json.dumps({"keys": [*(key.jwk() for key in issuer.keys), weak]}).encode()
-    )
 
 
 async def at_once(calls: Iterable[Awaitable[httpx2.Response]]) -> list[httpx2.Response]:
@@ -443,40 +434,6 @@ async def test_admins_lower_and_throw_out_claimed_owners(
         {"not as an owner": lowered},
     )
     assert lowered == 0
-
-
-async def test_tokens_of_a_published_identity_point_key(
-    target: Target, record_property: RecordProperty
-) -> None:
-    """Under the Ed25519 key whose point is the identity, the signature (identity, 0) fits every
-    message.
-    """
-    now = int(datetime.now(UTC).timestamp())
-    org = await target.service.organization()
-    signature = base64.urlsafe_b64encode(bytes([1]) + bytes(63)).rstrip(b"=").decode()
-    tokens = []
-    for number in range(100):
-        claims = {
-            "iss": target.issuer.url,
-            "aud": AUDIENCE,
-            "sub": f"forged-{number}",
-            "iat": now,
-            "exp": now + 3600,
-            "org_id": org.id,
-            "org_role": "owner",
-        }
-        head = {"alg": ("EdDSA", "Ed25519")[number % 2], "typ": "at+jwt", "kid": "weak"}
-        tokens.append(
-            f"{segment(json.dumps(head).encode())}.{segment(json.dumps(claims).encode())}.{signature}"
-        )
-    answers = await at_once(target.service.caller(token).get(WHOAMI) for token in tokens)
-    figures.record(
-        record_property,
-        "Tokens signed for a weak key of the provider",
-        {"tokens": len(tokens)},
-        {"accepted": sum(answer.status_code != 401 for answer in answers)},
-    )
-    assert statuses(answers) == {401: len(tokens)}
 
 
 async def test_state_of_a_sign_in_is_used_again_and_again(

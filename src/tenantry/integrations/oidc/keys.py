@@ -1,6 +1,4 @@
-"""The identity provider's metadata (OpenID Connect Discovery 1.0) and keys (RFC 7517), cached,
-without weak keys.
-"""
+"""The identity provider's metadata (OpenID Connect Discovery 1.0) and keys (RFC 7517), cached."""
 
 import asyncio
 import itertools
@@ -8,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 import httpx2
@@ -17,7 +14,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key
-from joserfc.util import base64_to_int, urlsafe_b64decode
+from joserfc.util import base64_to_int
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.encoding import NOT_JSON
@@ -57,26 +54,6 @@ _MAX_SHOWN: Final = 100
 
 MIN_RSA_BITS: Final = 2048
 MAX_RSA_BITS: Final = 8192
-
-# ROCA: Nemec et al., "The Return of Coppersmith's Attack" (CCS 2017, CVE-2017-15361), section 4.
-# Primes of affected keys are k * M + 65537^a mod M, where M is a product of small primes. So modulo
-# each of these the modulus is a power of 65537. The false positive rate is about 2^-27.
-_ROCA_PRIMES: Final = [n for n in range(3, 168, 2) if all(n % d for d in range(3, n, 2))]
-_ROCA_GENERATOR: Final = 65537
-
-_P25519: Final = 2**255 - 19
-_P448: Final = 2**448 - 2**224 - 1
-_ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
-"""The y-coordinate of a point of order 8 on Curve25519's Edwards form; the other is its
-negative.
-"""
-# By curve: the bits of y, below the sign of x (RFC 8032 sections 5.1.3 and 5.2.3); the field's
-# prime; and the y-coordinates of all points whose order divides the cofactor, whose signatures
-# anyone can forge.
-_SMALL_ORDER: Final[Mapping[object, tuple[int, int, frozenset[int]]]] = {
-    "Ed25519": (255, _P25519, frozenset({0, 1, _P25519 - 1, _ORDER_8, _P25519 - _ORDER_8})),
-    "Ed448": (455, _P448, frozenset({0, 1, _P448 - 1})),
-}
 
 _log = logging.getLogger(__name__)
 
@@ -155,7 +132,7 @@ async def read_key_set(entries: list[Any]) -> tuple[list[UsableKey], list[Ignore
     of each. At most `MAX_ENTRIES` are read, with a turn for other tasks after each.
 
     Ignored are unsupported entries (RFC 7517 section 5): symmetric and private keys, other uses,
-    algorithms and curves, and malformed entries; and weak keys.
+    algorithms and curves, RSA keys of other sizes, and malformed entries.
     """
     usable, ignored = list[UsableKey](), list[IgnoredKey]()
     for entry in entries[:MAX_ENTRIES]:
@@ -180,7 +157,7 @@ def _read_entry(entry: object) -> UsableKey | IgnoredKey:
     if reason := _purpose_fault(entry, members) or _type_fault(members):
         return IgnoredKey(kid, reason, expected=members.get("use") == "enc")
     try:
-        if reason := weakness(members):
+        if reason := _size_fault(members):
             return IgnoredKey(kid, reason)
         return _import_key(members)
     except (JoseError, UnsupportedAlgorithm, ValueError, TypeError, LookupError) as error:
@@ -257,39 +234,18 @@ def _shown(value: object) -> str:
     return f"{value[:_MAX_SHOWN]!r}" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
-def weakness(entry: Mapping[str, Any]) -> str | None:
-    """Return why a JSON Web Key is too weak, or None. Raises `ValueError`, `TypeError` or
-    `LookupError`.
+def _size_fault(members: dict[str, Any]) -> str | None:
+    """Return why the modulus of an RSA key has too few or too many bits, if so. Raises
+    `ValueError`, `TypeError` or `LookupError`.
     """
-    match entry.get("kty"):
-        case "RSA":
-            return _weakness_of_modulus(base64_to_int(entry["n"]))
-        case "OKP" if entry.get("crv") in _SMALL_ORDER:
-            bits, prime, small = _SMALL_ORDER[entry["crv"]]
-            y = int.from_bytes(urlsafe_b64decode(bytes(entry["x"], "ascii")), "little") & (
-                (1 << bits) - 1
-            )
-            return "its public key is a point of small order" if y % prime in small else None
-    return None
-
-
-def _weakness_of_modulus(modulus: int) -> str | None:
-    bits = modulus.bit_length()
+    if members["kty"] != "RSA":
+        return None
+    bits = base64_to_int(members["n"]).bit_length()
     if bits < MIN_RSA_BITS:
         return f"RSA of {bits} bits, fewer than {MIN_RSA_BITS}"
     if bits > MAX_RSA_BITS:
         return f"RSA of {bits} bits, more than {MAX_RSA_BITS}"
-    if all(modulus % prime in powers for prime, powers in _roca_fingerprint()):
-        return "its RSA modulus can be factored (ROCA, CVE-2017-15361)"
     return None
-
-
-@cache
-def _roca_fingerprint() -> tuple[tuple[int, frozenset[int]], ...]:
-    return tuple(
-        (prime, frozenset(pow(_ROCA_GENERATOR, exponent, prime) for exponent in range(prime - 1)))
-        for prime in _ROCA_PRIMES
-    )
 
 
 @dataclass(eq=False)
