@@ -4,8 +4,14 @@ import asyncio
 from collections import Counter
 
 import psycopg
+import pytest
 
+from tenantry.auth.api_keys import operator_principal
+from tenantry.auth.changes import AnsweredChange, Changes
+from tenantry.domain.audit import BY_OPERATOR, Action
+from tenantry.domain.tenants import Project
 from tests.support.cases import cases
+from tests.support.patience import patient_database
 from tests.support.service import KEYS, PROJECTS, TENANTS, Organization, Service, refusal
 
 
@@ -171,3 +177,23 @@ async def test_tenant_is_made_once(service: Service) -> None:
     assert again.json() == first.json()
     listed = await service.user("idempotent").get(TENANTS)
     assert [tenant["id"] for tenant in listed.json()["data"]] == [first.json()["id"]]
+
+
+async def forget_answer(service: Service, org: Organization) -> None:
+    """Make a change that must be answered, and do not answer it."""
+    async with (
+        patient_database(service.conninfo, pool_size=1) as database,
+        Changes(database, service.clock).begin_once(
+            operator_principal(org.id), BY_OPERATOR, "projects:write", claim=None, kind=Project
+        ) as change,
+    ):
+        assert isinstance(change, AnsweredChange)
+        await change.record(Action.TENANT_EXPORTED, org.id)
+
+
+async def test_a_change_that_ends_without_its_answer_is_not_made(service: Service) -> None:
+    org = await service.organization()
+    with pytest.raises(RuntimeError, match="without its answer"):
+        await forget_answer(service, org)
+    trail = (await org.owner.get("/api/v1/audit-events")).json()["data"]
+    assert "tenant.exported" not in [entry["action"] for entry in trail]

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.members_store import MemberFilter
-from tenantry.accounts.memberships.changes import MembershipChanges
+from tenantry.accounts.memberships.changes import NO_OUTBOX, MembershipChanges
 from tenantry.accounts.memberships.members import MemberService
 from tenantry.accounts.memberships.own import MembershipService
 from tenantry.accounts.tenants import TenantService
@@ -130,7 +130,9 @@ class World:
             address = OwnerAddress("a@b.example", "a@b.example")
             await tenants.insert(connection, org_id, org_id, OWNER, address, NOW)
             change = Change(connection, await get_tenant(connection, org_id), AUTHOR, NOW)
-            await MembershipChanges(change, Issuers(ISSUER)).add_owner(User(ISSUER, OWNER))
+            await MembershipChanges(change, Issuers(ISSUER), NO_OUTBOX).add_owner(
+                User(ISSUER, OWNER)
+            )
 
     async def owner_of(self, org_id: str) -> str:
         async with self.database.transaction(of_tenant(org_id)) as connection:

@@ -82,7 +82,7 @@ class InvitationService:
 
     @property
     def _changes(self) -> Changes:
-        return Changes(self.database, self.clock, checked=False)
+        return Changes(self.database, self.clock, read_by_checks=False)
 
     @property
     def is_enabled(self) -> bool:
@@ -156,7 +156,7 @@ class InvitationService:
             principal, author, WRITE_SCOPE, claim=claim, kind=Invitation
         ) as change:
             if isinstance(change, Repeated):
-                return change.answer
+                return change.first_answer
             connection, now = change.connection, change.now
             check_may_give(change.caller, wanted)
             await _check_no_member(connection, org_id, email, address)
@@ -164,7 +164,8 @@ class InvitationService:
             of_tenant_today, to_address_today = await self._count_mails(change, email)
             open_ones = await store.count_open(connection, org_id, now)
             rules.check_limits(open_ones=open_ones, mails_today=of_tenant_today)
-            await MembershipChanges(change, self.issuers).check_limit(self.catalog)
+            memberships = MembershipChanges(change, self.issuers, self.outbox)
+            await memberships.check_limit(self.catalog)
             invitation = Invitation(
                 new_id("inv"),
                 org_id,
@@ -210,7 +211,7 @@ class InvitationService:
             principal, author, WRITE_SCOPE, claim=claim, kind=Invitation
         ) as change:
             if isinstance(change, Repeated):
-                return change.answer
+                return change.first_answer
             terms = await _find(change.connection, org_id, invitation_id, change.now)
             before = terms.invitation
             check_may_give(change.caller, self.catalog.roles.find(before.role))

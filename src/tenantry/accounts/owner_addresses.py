@@ -119,7 +119,7 @@ class OwnerConfirmations:
         """Mail the confirmation link again. Raises `InsufficientScopeError` and as
         `Changes.begin`.
         """
-        changes = Changes(self._database, self._clock, checked=False)
+        changes = Changes(self._database, self._clock, read_by_checks=False)
         async with changes.begin(principal, author, WRITE_SCOPE) as change:
             if change.tenant.owner_address.is_verified:
                 return ConfirmationRequest.VERIFIED

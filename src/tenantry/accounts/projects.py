@@ -100,7 +100,7 @@ class ProjectService:
             principal, author, _SCOPE, claim=claim, kind=Project
         ) as change:
             if isinstance(change, Repeated):
-                return change.answer
+                return change.first_answer
             limit = limit_in_force(PROJECTS, change.tenant.record, self.catalog, change.now)
             if limit is not None:
                 used = await projects.count(change.connection, change.org_id, mode, limit.most)

@@ -10,7 +10,12 @@ from msgspec import UNSET, UnsetType
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
-from tenantry.accounts.memberships.changes import MembershipChanges, hand_over, issuer_of_new
+from tenantry.accounts.memberships.changes import (
+    NO_OUTBOX,
+    MembershipChanges,
+    hand_over,
+    issuer_of_new,
+)
 from tenantry.accounts.tenant_changes import TenantChange, TenantInput, audited, record_update
 from tenantry.accounts.tenant_export import TenantExport, read_export
 from tenantry.audit import trail as audit
@@ -149,13 +154,14 @@ class TenantService:
                 email_verified=is_verified,
             )
             async with connection.within(of_tenant(tenant_id)):
-                creation = self._change(connection, author, tenant_id, now)
+                creation = self._tenant_change(connection, author, tenant_id, now)
                 await creation.apply(wanted, only_new=True)
                 if owner_email is None:
                     await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
                 row = await get_tenant(connection, tenant_id)
                 change = Change(connection, row, author, now)
-                memberships = MembershipChanges(change, self.issuers)
+                # a new tenant has no subscription
+                memberships = MembershipChanges(change, self.issuers, NO_OUTBOX)
                 await memberships.add_owner(claims.user, is_founder=True)
                 await announce(
                     connection,
@@ -239,7 +245,7 @@ class TenantService:
             principal, author, WRITE_SCOPE, claim=claim, kind=Tenant
         ) as change:
             if isinstance(change, Repeated):
-                return change.answer
+                return change.first_answer
             await hand_over(change, self.issuers, User(issuer, user_id))
             row = found = change.tenant
             becomes = found.owner_address.changed(owner_email, verified=is_verified)
@@ -270,8 +276,8 @@ class TenantService:
         check_name(wanted.name)
         now = self.clock()
         async with self.database.change(of_tenant(tenant_id)) as connection:
-            change = self._change(connection, author, tenant_id, now)
-            before = await change.apply(wanted, only_new=only_new)
+            writing = self._tenant_change(connection, author, tenant_id, now)
+            before = await writing.apply(wanted, only_new=only_new)
             if before is not None and wanted.email_verified:
                 address = before.owner_address.changed(wanted.owner_email, verified=True)
                 await announce(
@@ -285,8 +291,10 @@ class TenantService:
             row = await get_tenant(connection, tenant_id)
             issuer = self.issuers.only if self.issuers is not None else None
             if issuer is not None and wanted.owner_id is not None:
-                memberships = MembershipChanges(Change(connection, row, author, now), self.issuers)
+                change = Change(connection, row, author, now)
+                memberships = MembershipChanges(change, self.issuers, NO_OUTBOX)
                 await memberships.add_owner(User(issuer, wanted.owner_id))
+                # in any case: a repeated request repairs the seats
                 await self.outbox.defer_seats(connection, [tenant_id])
             return self._managed(row), before is None
 
@@ -424,7 +432,7 @@ class TenantService:
         if number:
             self.telemetry.keys_revoked(RevocationReason.TENANT_ENDED, number)
 
-    def _change(
+    def _tenant_change(
         self, connection: Connection, author: Author, tenant_id: str, now: datetime
     ) -> TenantChange:
         return TenantChange(connection, self.policy, self.outbox, author, tenant_id, now)

@@ -548,7 +548,7 @@ def _first_time(change: AnsweredChange[ApiKey] | Repeated[ApiKey]) -> AnsweredCh
     stored.
     """
     if isinstance(change, Repeated):
-        raise errors.IdempotencyReplayError(change.answer.id)
+        raise errors.IdempotencyReplayError(change.first_answer.id)
     return change
 
 

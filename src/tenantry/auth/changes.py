@@ -24,9 +24,12 @@ from tenantry.domain.outbound_events import EventType
 from tenantry.domain.permissions import RequestPrincipal
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Change:
-    """A change to a tenant, whose row the transaction of ``connection`` has locked."""
+    """A change to a tenant, whose row the transaction of ``connection`` has locked.
+
+    ``tenant`` is the row before the change, and ``now`` a time after the lock.
+    """
 
     connection: Connection
     tenant: TenantRow
@@ -64,48 +67,46 @@ class Change:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class CallersChange(Change):
     """A change by a ``caller``: the principal of a request, with the permissions of now."""
 
     caller: RequestPrincipal
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class AnsweredChange(CallersChange, Generic[Answer]):
-    """A change whose answer is kept for repeated requests: the block ends with `answer`."""
+    """A change whose answer is kept for repeated requests if there is a ``claim``. The block ends
+    with `answer`.
+    """
 
     claim: Claim | None
-    _answers: list[Answer] = field(default_factory=list)
+    is_answered: bool = field(default=False, init=False)
 
     async def answer(self, answer: Answer) -> Answer:
         """Keep the answer for a repeated request, and return it."""
         await idempotency.keep(self.connection, self.claim, answer, self.now)
-        self._answers.append(answer)
+        self.is_answered = True
         return answer
-
-    @property
-    def is_answered(self) -> bool:
-        return bool(self._answers)
 
 
 class Repeated(msgspec.Struct, Generic[Answer], frozen=True):
     """The answer of the first of several equal requests. There is nothing to change."""
 
-    answer: Answer
+    first_answer: Answer
 
 
 @dataclass(frozen=True)
 class Changes:
     """Begins changes to the tenants of principals.
 
-    Changes to one tenant run one after another. ``checked`` says that requests are checked by what
-    changes: keys, members, projects or the tenant itself (`Database.change`).
+    Changes to one tenant run one after another. ``read_by_checks`` says that checks of requests
+    read what changes, such as keys and members: then each change is a `Database.change`.
     """
 
     database: Database
     clock: Clock
-    checked: bool = True
+    read_by_checks: bool = True
 
     @asynccontextmanager
     async def begin(
@@ -132,8 +133,9 @@ class Changes:
         claim: Claim | None,
         kind: type[Answer],
     ) -> AsyncIterator[AnsweredChange[Answer] | Repeated[Answer]]:
-        """As `begin`, for a request with an idempotency key whose answer is of this ``kind``: the
-        answer of the request that it repeats, or else a change that the block answers.
+        """As `begin`, for a request that may have an idempotency key, with an answer of this
+        ``kind``: give the answer of the request that it repeats, or else a change that the block
+        answers.
 
         Raises the errors of idempotency too.
         """
@@ -153,8 +155,9 @@ class Changes:
     async def begin_in_tenant(
         self, org_id: str, author: Author, *, even_ended: bool = False
     ) -> AsyncIterator[Change]:
-        """Change a tenant in the block, also a suspended one. Raises `NotFoundError` without one,
-        and for an ended one unless ``even_ended``.
+        """Change a tenant in the block, also a suspended one, without a caller to authorize.
+
+        Raises `NotFoundError` without one, and for an ended one unless ``even_ended``.
         """
         async with self._transaction(org_id) as connection:
             tenant = await get_tenant(connection, org_id, lock=True, even_ended=even_ended)
@@ -162,4 +165,6 @@ class Changes:
 
     def _transaction(self, org_id: str) -> AbstractAsyncContextManager[Connection]:
         scope = of_tenant(org_id)
-        return self.database.change(scope) if self.checked else self.database.transaction(scope)
+        return (
+            self.database.change(scope) if self.read_by_checks else self.database.transaction(scope)
+        )

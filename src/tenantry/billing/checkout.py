@@ -133,7 +133,7 @@ class CheckoutService:
 
     @property
     def _changes(self) -> Changes:
-        return Changes(self.database, self.clock, checked=False)
+        return Changes(self.database, self.clock, read_by_checks=False)
 
     @property
     def _refusals(self) -> ProviderRefusals:

@@ -44,7 +44,6 @@ from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 TENANTS_PER_CHUNK: Final = 200
 MOST_AT_ONCE: Final = 10_000
 """The most events of a replay on a dashboard page."""
-"""The longest replay on a dashboard page: less than a request may take."""
 _EVENTS_PER_CHUNK: Final = 100
 _CHECKPOINT: Final = "tipState."
 _STATE: Final = "state."

@@ -25,8 +25,6 @@ from tenantry.domain.standby_checks import (
 )
 from tenantry.domain.telemetry import SILENT, Telemetry
 
-"""Called for each batch with its source and its number of checks."""
-
 
 class LookupLane(Protocol):
     """Where the lookups of a batcher are answered."""

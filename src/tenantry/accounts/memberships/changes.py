@@ -10,7 +10,9 @@ from tenantry.accounts import invitations_store as invitations
 from tenantry.accounts import members_store as members
 from tenantry.auth.changes import CallersChange, Change
 from tenantry.common.encoding import new_id
+from tenantry.db.connection import Connection
 from tenantry.db.outbox import Outbox
+from tenantry.db.tenants_store import TenantRow
 from tenantry.domain import errors
 from tenantry.domain import members as rules
 from tenantry.domain.audit import Action
@@ -22,7 +24,7 @@ from tenantry.domain.plans import Catalog
 from tenantry.domain.roles import OWNER, BuiltInRole, Role
 
 NO_OUTBOX: Final = Outbox()
-"""Drops what would ask the provider."""
+"""Drops what would ask the provider: where no seats can change, or the caller defers them."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,13 @@ class MembershipChanges:
     """The memberships of the tenant of a change. ``issuers`` are those whose users are its members;
     None are all.
 
-    Each change is recorded in the audit trail, and the seats at the provider follow the number of
-    active members.
+    Each change is recorded in the audit trail, and through the ``outbox`` the seats at the provider
+    follow the number of active members.
     """
 
     change: Change
     issuers: Issuers | None
-    outbox: Outbox = NO_OUTBOX
+    outbox: Outbox
 
     async def find(self, member_id: str) -> Member:
         """Read a member, a removed one included. Raises `NotFoundError`."""
@@ -68,19 +70,11 @@ class MembershipChanges:
         """Raise `LastOwnerError` for a lower role of the tenant's owner. ``before`` is the user's
         membership, if any.
         """
-        is_owner = await self._is_tenant_owner(user.subject, before)
-        rules.check_initial_role(role, is_tenant_owner=is_owner)
-
-    async def check_not_last_owner(self, member: Member) -> None:
-        """Raise `LastOwnerError` for the only owner."""
-        others = await members.count_owners(
-            self.change.connection,
-            member.org_id,
-            self.issuers,
-            except_id=member.id,
+        change = self.change
+        is_owner = await _is_tenant_owner(
+            change.connection, change.tenant, self.issuers, user.subject, before
         )
-        is_owner = await self._is_tenant_owner(member.user_id, member)
-        rules.check_not_last_owner(member, is_tenant_owner=is_owner, other_owners=others)
+        rules.check_initial_role(role, is_tenant_owner=is_owner)
 
     async def add(
         self, user: User, role: str, status: MemberStatus, *, binds_owner: bool
@@ -207,24 +201,39 @@ class MembershipChanges:
         if was_active is not (after.status is MemberStatus.ACTIVE):
             await self.outbox.defer_seats(self.change.connection, [after.org_id])
 
-    async def _is_tenant_owner(self, user_id: str, member: Member | None) -> bool:
-        """Whether a user, with this membership if any, may be the tenant's owner, of whom the
-        tenant stores the subject.
 
-        A user of another directory may have the same subject: where one of them is an owner, the
-        others are not meant.
-        """
-        change = self.change
-        if user_id != change.tenant.record.owner_id:
-            return False
-        own_id = member.id if member is not None else ""
-        return not await members.count_owners(
-            change.connection,
-            change.org_id,
-            self.issuers,
-            except_id=own_id,
-            user_id=user_id,
-        )
+async def check_not_last_owner(
+    connection: Connection, tenant: TenantRow, issuers: Issuers | None, member: Member
+) -> None:
+    """Raise `LastOwnerError` for the only owner of a tenant that the transaction has locked."""
+    others = await members.count_owners(connection, member.org_id, issuers, except_id=member.id)
+    is_owner = await _is_tenant_owner(connection, tenant, issuers, member.user_id, member)
+    rules.check_not_last_owner(member, is_tenant_owner=is_owner, other_owners=others)
+
+
+async def _is_tenant_owner(
+    connection: Connection,
+    tenant: TenantRow,
+    issuers: Issuers | None,
+    user_id: str,
+    member: Member | None,
+) -> bool:
+    """Whether a user, with this membership if any, may be the tenant's owner, of whom the tenant
+    stores the subject.
+
+    A user of another directory may have the same subject: where one of them is an owner, the others
+    are not meant.
+    """
+    if user_id != tenant.record.owner_id:
+        return False
+    own_id = member.id if member is not None else ""
+    return not await members.count_owners(
+        connection,
+        tenant.record.id,
+        issuers,
+        except_id=own_id,
+        user_id=user_id,
+    )
 
 
 async def hand_over(change: CallersChange, issuers: Issuers | None, successor: User) -> None:
@@ -237,7 +246,7 @@ async def hand_over(change: CallersChange, issuers: Issuers | None, successor: U
     """
     rules.check_may_give(change.caller, OWNER)
     binds_owner = rules.binds_owner(change.author, change.caller.access_level)
-    memberships = MembershipChanges(change, issuers)
+    memberships = MembershipChanges(change, issuers, NO_OUTBOX)  # it changes no number
     member = await memberships.find_user(successor)
     if member is None or member.status is not MemberStatus.ACTIVE:
         raise errors.ValidationError(("userId", "is not an active member of the tenant"))

@@ -8,7 +8,12 @@ import msgspec
 
 from tenantry.accounts import members_store as members
 from tenantry.accounts.members_store import MemberFilter
-from tenantry.accounts.memberships.changes import NO_OUTBOX, MembershipChanges, issuer_of_new
+from tenantry.accounts.memberships.changes import (
+    NO_OUTBOX,
+    MembershipChanges,
+    check_not_last_owner,
+    issuer_of_new,
+)
 from tenantry.auth.changes import Change, Changes, Repeated
 from tenantry.common.clock import Clock
 from tenantry.db.connection import of_tenant
@@ -150,7 +155,7 @@ class MemberService:
             principal, author, WRITE_SCOPE, claim=claim, kind=Member
         ) as change:
             if isinstance(change, Repeated):
-                return change.answer
+                return change.first_answer
             rules.check_may_give(change.caller, wanted)
             memberships = self._memberships(change)
             before = await memberships.find_user(user)
@@ -193,7 +198,7 @@ class MemberService:
                     "The membership has ended: invite the user with POST /api/v1/members."
                 )
             if not after.includes(roles.find(before.role)):
-                await memberships.check_not_last_owner(before)
+                await check_not_last_owner(change.connection, change.tenant, self.issuers, before)
             binds_owner = rules.binds_owner(author, change.caller.access_level, binds=binds)
             return await memberships.set_role(before, role, binds_owner=binds_owner)
 
@@ -215,7 +220,7 @@ class MemberService:
             binds_owner = rules.binds_owner(author, change.caller.access_level, binds=binds)
             after = before
             if before.status is not MemberStatus.REMOVED:
-                await memberships.check_not_last_owner(before)
+                await check_not_last_owner(change.connection, change.tenant, self.issuers, before)
                 after = rules.removed(before, change.now)
             await memberships.save(Action.MEMBER_REMOVED, before, after, binds_owner=binds_owner)
 

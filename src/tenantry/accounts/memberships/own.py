@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tenantry.accounts import members_store as members
-from tenantry.accounts.memberships.changes import NO_OUTBOX, MembershipChanges
+from tenantry.accounts.memberships.changes import NO_OUTBOX, MembershipChanges, check_not_last_owner
 from tenantry.auth.changes import Change
 from tenantry.common.clock import Clock
 from tenantry.db import idempotency_store as idempotency
@@ -65,7 +65,7 @@ class MembershipService:
             if repeated is not None:
                 return repeated
             async with self._locked(connection, user, membership_id) as (tenant, member):
-                change = Change(connection, tenant, author, now)
+                change = Change(connection, tenant, author, self.clock())
                 accepted = _shown(tenant, await self._accept(change, member))
             await idempotency.keep(connection, claim, accepted, now)
             return accepted
@@ -85,13 +85,11 @@ class MembershipService:
 
     async def check_may_end(self, user: User, membership_id: str) -> None:
         """Raise `LastOwnerError` if the tenant needs the user as its owner; or `NotFoundError`."""
-        author = Author(ActorKind.USER, user.subject, None)
         async with (
             self.database.transaction(OF_PEOPLE) as connection,
             self._locked(connection, user, membership_id) as (tenant, member),
         ):
-            change = Change(connection, tenant, author, self.clock())
-            await self._memberships(change).check_not_last_owner(member)
+            await check_not_last_owner(connection, tenant, self.issuers, member)
 
     async def end(
         self, user: User, author: Author, membership_id: str, *, leaves: bool = False
@@ -108,7 +106,7 @@ class MembershipService:
                 return
             change = Change(connection, tenant, author, self.clock())
             memberships = self._memberships(change)
-            await memberships.check_not_last_owner(member)
+            await check_not_last_owner(connection, tenant, self.issuers, member)
             declines = member.status is MemberStatus.INVITED and not leaves
             action = Action.MEMBER_DECLINED if declines else Action.MEMBER_LEFT
             removed = rules.removed(member, change.now)
