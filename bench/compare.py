@@ -17,11 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from bench import baselines, events, ours, report, statement_replay, upper_bounds
+from bench import baselines, events, ours, report, upper_bounds
 from bench.case import BenchCase
 from bench.contestant import Contestant, Job
 from bench.processor_time import ProfileError
-from bench.statement_replay import Replay
 from bench.support import Cluster, cluster
 from bench.upper_bounds import UpperBound
 
@@ -44,9 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for jobs in _GROUPS:
             if group := [case for case in cases if case.job in jobs]:
                 _run_group(postgres, Path(name), group, options)
-        replays = _replay_statements(postgres, Path(name), cases, options)
         settings = postgres.settings()
-    report.show(cases, replays, settings, options.rounds, options.seconds, time.monotonic() - began)
+    report.show(cases, settings, options.rounds, options.seconds, time.monotonic() - began)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -147,29 +145,6 @@ def _sample(postgres: Cluster, case: BenchCase, seconds: int) -> None:
         case.sample(postgres, report.CONNECTIONS, seconds)
     except ProfileError as error:
         print(f"  not sampled: {error}", flush=True)
-
-
-def _replay_statements(
-    postgres: Cluster, folder: Path, cases: Sequence[BenchCase], options: argparse.Namespace
-) -> dict[Job, Replay]:
-    """Measure what PostgreSQL alone answers with the service's statements, for each job."""
-    found = {}
-    for case in _bounded(cases):
-        print(f"replaying the statements of {case.name}", flush=True)
-        own = folder / f"replay-{case.job}"
-        own.mkdir()
-        try:
-            found[case.job] = statement_replay.measure(
-                postgres,
-                own,
-                case.job,
-                connections=report.CONNECTIONS,
-                seconds=options.seconds,
-                rounds=options.rounds,
-            )
-        except Exception as error:  # noqa: BLE001  # the other figures took half an hour
-            print(f"  not replayed: {error}", flush=True)
-    return found
 
 
 def _bounded(cases: Sequence[BenchCase]) -> list[BenchCase]:

@@ -1,17 +1,17 @@
 """Measure how many requests a second consume a metered feature: ``python -m bench.consume``.
 
-Of one counter, and of 10,000, with and without idempotency keys, beside a server that runs an
-upsert for each request. Needs Debian's ``wrk``.
+Of one counter, and of 10,000, with and without idempotency keys. Needs Debian's ``wrk``.
 """
 
 import argparse
 import contextlib
+import itertools
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from bench import support, wrk
 from bench.baselines.serving import serving
@@ -26,60 +26,29 @@ _CATALOG: Final = (
     + '[[plans]]\nid = "free"\n[plans.features]\n'
     + "".join(f"f{number} = {_LIMIT}\n" for number in range(_FEATURES))
 )
-_ROOT: Final = Path(__file__).parents[1]
-_OURS: Final = "tenantry"
-_UPSERT: Final = "an upsert a request"
-
-
-class _Run(NamedTuple):
-    """What is measured: the server, its counters, and whether requests have idempotency keys."""
-
-    server: str
-    counters: int
-    with_keys: bool
-
-
-_RUNS: Final = (
-    _Run(_OURS, 1, with_keys=False),
-    _Run(_OURS, 1, with_keys=True),
-    _Run(_UPSERT, 1, with_keys=False),
-    _Run(_OURS, 10_000, with_keys=False),
-    _Run(_OURS, 10_000, with_keys=True),
-    _Run(_UPSERT, 10_000, with_keys=False),
-)
-
-
-class _Place(NamedTuple):
-    """Where a run takes place: the folder, the server's port, and its database."""
-
-    folder: Path
-    port: int
-    conninfo: str
+_RUNS: Final = tuple(itertools.product((1, 10_000), (False, True)))
+"""The number of counters, and whether requests have idempotency keys."""
 
 
 @contextlib.contextmanager
-def _serving(run: _Run, place: _Place) -> Iterator[int]:
-    """Start the server of a run in one process; yield its process id."""
-    (place.folder / "plans.toml").write_text(_CATALOG)
-    if run.server == _UPSERT:
-        command = [sys.executable, "-m", "bench.upsert_server", str(place.port), place.conninfo]
-        variables = {}
-        folder = _ROOT
-    else:
-        command = [sys.executable, "-m", "tenantry", "serve"]
-        variables = {
-            "DATABASE_URL": place.conninfo,
-            "PORT": str(place.port),
-            "WORKERS": "1",
-            "PROVIDER_WEBHOOK_SECRET": support.SECRET,
-            "API_KEY_PEPPER": support.PEPPER,
-            "SESSION_SECRET": support.PEPPER,
-            "TENANTRY_PLANS": str(place.folder / "plans.toml"),
-        }
-        folder = place.folder
-    url = f"http://127.0.0.1:{place.port}/"
-    with serving(command, folder, variables, url=url, log=place.folder / "log") as pid:
-        yield pid
+def _serving(folder: Path, conninfo: str) -> Iterator[Server]:
+    """Start the service in one process."""
+    catalog = folder / "plans.toml"
+    catalog.write_text(_CATALOG)
+    port = support.free_port()
+    variables = {
+        "DATABASE_URL": conninfo,
+        "PORT": str(port),
+        "WORKERS": "1",
+        "PROVIDER_WEBHOOK_SECRET": support.SECRET,
+        "API_KEY_PEPPER": support.PEPPER,
+        "SESSION_SECRET": support.PEPPER,
+        "TENANTRY_PLANS": str(catalog),
+    }
+    command = [sys.executable, "-m", "tenantry", "serve"]
+    url = f"http://127.0.0.1:{port}/"
+    with serving(command, folder, variables, url=url, log=folder / "log") as pid:
+        yield Server(port, pid, "/")
 
 
 def _write_counters(path: Path, secrets: Sequence[str], number: int) -> None:
@@ -92,44 +61,51 @@ def _write_counters(path: Path, secrets: Sequence[str], number: int) -> None:
 
 
 def _measure(
-    run: _Run, number: int, postgres: Cluster, folder: Path, options: argparse.Namespace
-) -> None:
-    conninfo = postgres.create(f"consume_{number}")
+    counters: int,
+    postgres: Cluster,
+    folder: Path,
+    options: argparse.Namespace,
+    *,
+    with_keys: bool,
+) -> wrk.Figure:
+    """Measure after a second to warm up."""
+    database = f"consume_{folder.name}"
+    conninfo = postgres.create(database)
     migrate(conninfo)
     secrets = support.load(conninfo)
-    place = _Place(folder / str(number), support.free_port(), conninfo)
-    place.folder.mkdir()
-    counters = place.folder / "counters"
-    _write_counters(counters, secrets, run.counters)
-    variables = {"BENCH_COUNTERS": str(counters)}
-    with _serving(run, place) as pid:
-        server = Server(place.port, pid, "/", "Authorization", [], {})
-        for name, seconds in (("warm", 1), ("measured", options.seconds)):
-            if run.with_keys:
-                variables["BENCH_KEYS"] = f"{name}-"
-            postgres.checkpoint()
-            figure = wrk.run(
-                server,
-                "consume.lua",
-                variables,
-                connections=options.connections,
-                seconds=seconds,
-                database=postgres.pid,
-            )
-            if name == "measured":
-                _show(run, figure)
-    postgres.drop(f"consume_{number}")
+    path = folder / "counters"
+    _write_counters(path, secrets, counters)
+
+    def run(server: Server, name: str, seconds: int) -> wrk.Figure:
+        postgres.checkpoint()
+        variables = {"BENCH_COUNTERS": str(path)}
+        if with_keys:
+            variables["BENCH_KEYS"] = f"{name}-"
+        return wrk.run(
+            server,
+            "consume.lua",
+            variables,
+            connections=options.connections,
+            seconds=seconds,
+            database=postgres.pid,
+        )
+
+    with _serving(folder, conninfo) as server:
+        run(server, "warm", 1)
+        figure = run(server, "measured", options.seconds)
+    postgres.drop(database)
+    return figure
 
 
-def _show(run: _Run, figure: wrk.Figure) -> None:
-    what = f"{run.server}{', idempotency keys' if run.with_keys else ''}"
+def _show(counters: int, figure: wrk.Figure, *, with_keys: bool) -> None:
+    what = "with idempotency keys" if with_keys else ""
     failed = f"{figure.rejected:,.0f} rejected, {figure.failed:,.0f} failed"
-    sys.stdout.write(
-        f"{run.counters:>6,} counters  {what:<28} {figure.per_second:>8,.0f} a second  "
+    print(
+        f"{counters:>6,} counters {what:<21} {figure.per_second:>8,.0f} a second  "
         f"p50 {figure.p50_ms:.1f} ms  p99 {figure.p99_ms:.1f} ms  "
-        f"{figure.server_us:.0f} us server  {figure.database_us:.0f} us PostgreSQL  {failed}\n"
+        f"{figure.server_us:.0f} us server  {figure.database_us:.0f} us PostgreSQL  {failed}",
+        flush=True,
     )
-    sys.stdout.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -144,8 +120,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tempfile.TemporaryDirectory(prefix="tenantry-bench-") as name,
         cluster(Path(name) / "database") as postgres,
     ):
-        for number, run in enumerate(_RUNS):
-            _measure(run, number, postgres, Path(name), options)
+        for number, (counters, with_keys) in enumerate(_RUNS):
+            folder = Path(name) / str(number)
+            folder.mkdir()
+            figure = _measure(counters, postgres, folder, options, with_keys=with_keys)
+            _show(counters, figure, with_keys=with_keys)
 
 
 if __name__ == "__main__":

@@ -78,8 +78,6 @@ class Tenantry(Contestant):
     """The catalog, unless ``limited``."""
     subscriptions: str = "any"
     """The setting SUBSCRIPTIONS."""
-    program: Sequence[str] = ("-m", "tenantry", "serve")
-    """Python's arguments to start the service."""
     page_origin: str | None = None
     """The origin of a page that sends every request, and that CORS_ORIGINS lists."""
     _issuers: dict[str, str] = field(default_factory=dict)
@@ -118,7 +116,7 @@ class Tenantry(Contestant):
                 issuer, credentials = stack.enter_context(_issuer(self.algorithm, data.tenants))
                 variables |= {"OIDC_ISSUER": issuer, "OIDC_AUDIENCE": AUDIENCE}
                 self._issuers[data.conninfo] = issuer
-            command = [sys.executable, *self.program]
+            command = [sys.executable, "-m", "tenantry", "serve"]
             url = f"http://127.0.0.1:{port}{projects.PATH}"
             pid = stack.enter_context(
                 serving(command, data.folder, variables, url=url, log=data.folder / "log")

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from bench.case import BenchCase
 from bench.contestant import Job
 from bench.ours import JWT, NAME, Tenantry
-from bench.statement_replay import Replay
 from bench.upper_bounds import CONSTANT, NGINX, WITHOUT_DATABASE, UpperBound
 from bench.wrk import Figure
 
@@ -41,17 +40,7 @@ _HEADINGS: Final = (
     "client us",
     "others",
 )
-_BOUND_HEADINGS: Final = (
-    "",
-    "tenantry, req/s",
-    "nginx, req/s",
-    "tenantry is",
-    "pgbench, req/s",
-    "tenantry is",
-    "database us",
-    "batch",
-    "clients",
-)
+_BOUND_HEADINGS: Final = ("", "tenantry, req/s", "nginx, req/s", "tenantry is")
 _TIME_HEADINGS: Final = ("", "server us", "interpreter", "", "libraries", "", "kernel", "")
 
 
@@ -75,7 +64,6 @@ class Target(NamedTuple):
 
 def show(
     cases: Sequence[BenchCase],
-    replays: Mapping[Job, Replay],
     postgres: Mapping[str, str],
     rounds: int,
     run_seconds: int,
@@ -98,7 +86,7 @@ def show(
         ):
             print(f"\n{job}, {connections} connection{'s' if connections > 1 else ''}")
             _print_table([_HEADINGS, *_rows(cases, job, connections)])
-    _show_bounds(cases, replays)
+    _show_bound(cases)
     _show_time(cases)
     print("\nchecked")
     for case in cases:
@@ -116,38 +104,20 @@ def show(
             print(f"\nfailed: {case.name}: {case.failure[:_MAX_FAILURE]}")
 
 
-def _show_bounds(cases: Sequence[BenchCase], replays: Mapping[Job, Replay]) -> None:
-    rows = [_bound_row(cases, job, replays.get(job)) for job in Job]
-    print(f"\ntenantry with one process beside programs in C, {CONNECTIONS} connections")
+def _show_bound(cases: Sequence[BenchCase]) -> None:
+    rows = [_bound_row(cases, job) for job in Job]
+    print(f"\ntenantry with one process beside a program in C, {CONNECTIONS} connections")
     print("  nginx: the same answer, without any work")
-    print("  pgbench: the statements that tenantry sent, without tenantry")
     _print_table([_BOUND_HEADINGS, *filter(None, rows)])
 
 
-def _bound_row(
-    cases: Sequence[BenchCase], job: Job, replay: Replay | None
-) -> tuple[str, ...] | None:
-    found = _find(cases, NAME, job)
-    if found is None:
-        return None
-    bound = _find(cases, NGINX, job)
-    row = (f"{job}", f"{found.per_second:,.0f}", *_bound_cells(found, bound))
-    if replay is None:
-        return (*row, *"-----")
-    return (
-        *row,
-        *_bound_cells(found, replay),
-        f"{replay.database_us:.0f}",
-        f"{replay.batch:.0f}",
-        f"{replay.connections}",
-    )
-
-
-def _bound_cells(found: Figure, bound: Figure | Replay | None) -> tuple[str, str]:
+def _bound_row(cases: Sequence[BenchCase], job: Job) -> tuple[str, ...] | None:
     """Return the figure of a bound, and the share of it that was reached."""
-    if bound is None:
-        return "-", "-"
-    return f"{bound.per_second:,.0f}", f"{found.per_second / bound.per_second:.2f}"
+    found, bound = _find(cases, NAME, job), _find(cases, NGINX, job)
+    if found is None or bound is None:
+        return None
+    share = found.per_second / bound.per_second
+    return f"{job}", f"{found.per_second:,.0f}", f"{bound.per_second:,.0f}", f"{share:.2f}"
 
 
 def _show_time(cases: Sequence[BenchCase]) -> None:

@@ -57,10 +57,9 @@ class Cluster(NamedTuple):
     """The folder of the server's socket."""
     pid: int
 
-    def create(self, database: str, template: str = "template1") -> str:
-        """Create a database, as a copy of another without connections; return its URL."""
-        names = sql.Identifier(database), sql.Identifier(template)
-        self._run(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
+    def create(self, database: str) -> str:
+        """Create a database; return its URL."""
+        self._run(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
         return f"postgresql://postgres@/{database}?host={quote(self.sockets, safe='/')}"
 
     def drop(self, database: str) -> None:

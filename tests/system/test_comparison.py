@@ -11,15 +11,12 @@ import pytest
 from tests.support.required import debian_program
 
 ROOT: Final = Path(__file__).parents[2]
-BOUNDS: Final = re.compile(
-    r"^  (\w+) +[\d,]+ +(?P<nginx>[\d,]+|-) +[\d.-]+ +(?P<pgbench>[\d,]+) +[\d.]+ +\d+ +\d+ +\d+$",
-    re.MULTILINE,
-)
-"""The job, and what the programs in C answered in a second."""
+BOUNDS: Final = re.compile(r"^  (\w+) +[\d,]+ +[\d,]+ +[\d.]+$", re.MULTILINE)
+"""The job, what tenantry and nginx answered in a second, and the ratio."""
 
 
 @pytest.mark.timeout(900)
-def test_a_comparison_measures_the_service_beside_programs_in_c() -> None:
+def test_a_comparison_measures_the_service_beside_a_program_in_c() -> None:
     for program in ("wrk", "nginx"):
         debian_program(program)
     options = ["--quick", "--seconds=1", "--rounds=1", "--jobs", "webhook", "list"]
@@ -28,5 +25,4 @@ def test_a_comparison_measures_the_service_beside_programs_in_c() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "failed" not in done.stdout, done.stdout
-    bounds = {found[1]: found["nginx"] != "-" for found in BOUNDS.finditer(done.stdout)}
-    assert bounds == {"webhook": True, "list": True}, done.stdout
+    assert BOUNDS.findall(done.stdout) == ["webhook", "list"], done.stdout
