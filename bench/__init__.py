@@ -1,1 +1,1 @@
-"""Benchmarks, fault injection and fuzzing."""
+"""Benchmarks, torture and fuzzing."""

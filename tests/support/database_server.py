@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -28,6 +28,7 @@ _LOOK: Final = 0.02
 _ALL_SYNCHRONOUS: Final = (
     "SELECT count(*) > 0 AND bool_and(sync_state = 'sync') FROM pg_stat_replication"
 )
+_STREAMING: Final = "SELECT count(*) = {} FROM pg_stat_replication WHERE state = 'streaming'"
 _NONE_SYNCHRONOUS: Final = "SELECT count(*) = 0 FROM pg_stat_replication WHERE sync_state = 'sync'"
 
 
@@ -242,11 +243,93 @@ class DatabaseServer:
         return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
 
 
-class Pair:
-    """A primary and its standby; the address names both, and means the one that may be written to.
+class ReplicatedDatabase:
+    """PostgreSQL servers by name, of which one is the primary and all others follow it; the address
+    names all, and means the one that may be written to.
 
-    On ``machines`` they reach each other by the network alone.
+    On ``machines`` they reach each other by the network alone; those without a machine are on this
+    one. ``pg_stat_replication`` shows each standby by its name if they ``have_names``.
     """
+
+    def __init__(
+        self,
+        folder: Path,
+        machines: Mapping[str, Machine | None],
+        options: Sequence[str] = (),
+        *,
+        wal: Path | None = None,
+        have_names: bool = False,
+    ) -> None:
+        self.servers: dict[str, DatabaseServer] = {}
+        for name, machine in machines.items():
+            (folder / name).mkdir()
+            own = (*options, f"cluster_name={name}") if have_names else options
+            self.servers[name] = DatabaseServer(folder / name, own, wal=wal, machine=machine)
+        self.primary_name = next(iter(machines))
+
+    @property
+    def primary(self) -> DatabaseServer:
+        """The server that accepts writes."""
+        return self.servers[self.primary_name]
+
+    @property
+    def standby_names(self) -> list[str]:
+        """The names of the standbys."""
+        return [name for name in self.servers if name != self.primary_name]
+
+    @property
+    def conninfo(self) -> str:
+        """The connection string for clients."""
+        return f"{self.hosts(list(self.servers))} target_session_attrs=read-write"
+
+    def hosts(self, names: Sequence[str]) -> str:
+        """Return a connection string of these servers, in this order."""
+        hosts = ",".join(self.servers[name].host for name in names)
+        return f"host={hosts} user={_SUPERUSER} dbname=postgres"
+
+    def start(self) -> None:
+        """Make and start all servers."""
+        self.primary.initialise()
+        self.primary.start()
+        for name in self.standby_names:
+            self.join(name)
+        self.until_whole()
+
+    def join(self, name: str) -> None:
+        """Make a server follow the primary, from a fresh copy."""
+        server = self.servers[name]
+        server.stop()
+        server.follow(self.primary)
+        server.start()
+
+    def until_whole(self) -> None:
+        """Wait until every standby streams from the primary. Raises `TimeoutError`."""
+        self.primary.until(_STREAMING.format(len(self.standby_names)))
+
+    def switch_over(self, successor: str) -> None:
+        """Stop the primary in order, so that standbys have all of its log; promote one of them, let
+        the others follow it, and bring the former primary back as its standby.
+        """
+        former = self.primary_name
+        self.primary.stop()
+        self.servers[successor].promote()
+        self.primary_name = successor
+        for name in self.standby_names:
+            if name != former:
+                address = f"host={self.primary.host} user={_SUPERUSER}"
+                self.servers[name].rows(f"ALTER SYSTEM SET primary_conninfo = '{address}'")
+                self.servers[name].rows("SELECT pg_reload_conf()")
+        self.join(former)
+        self.until_whole()
+
+    def stop(self) -> None:
+        """End all servers."""
+        for name in (*self.standby_names, self.primary_name):
+            self.servers[name].stop()
+
+
+class Pair(ReplicatedDatabase):
+    """A primary and its standby."""
 
     def __init__(
         self,
@@ -254,40 +337,22 @@ class Pair:
         options: Sequence[str] = (),
         machines: Sequence[Machine | None] = (None, None),
     ) -> None:
-        self.both = [
-            DatabaseServer(_made(folder / name), options, machine=machine)
-            for name, machine in zip(("one", "other"), machines, strict=True)
-        ]
-        self._primary = 0
+        super().__init__(folder, dict(zip(("one", "other"), machines, strict=True)), options)
 
     @property
-    def primary(self) -> DatabaseServer:
-        """The primary."""
-        return self.both[self._primary]
+    def both(self) -> list[DatabaseServer]:
+        """The two servers, always in the same order."""
+        return list(self.servers.values())
 
     @property
     def standby(self) -> DatabaseServer:
-        """The one that follows it."""
-        return self.both[1 - self._primary]
-
-    @property
-    def conninfo(self) -> str:
-        """The connection string for clients."""
-        hosts = ",".join(server.host for server in self.both)
-        return f"host={hosts} user={_SUPERUSER} dbname=postgres target_session_attrs=read-write"
-
-    def start(self) -> None:
-        """Make and start both."""
-        self.primary.initialise()
-        self.primary.start()
-        self.rejoin()
+        """The one that follows the primary."""
+        return self.servers[self.standby_names[0]]
 
     def rejoin(self) -> None:
         """Make the other server follow the primary, from a fresh copy."""
-        self.standby.stop()
-        self.standby.follow(self.primary)
-        self.standby.start()
-        self.primary.until("SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'")
+        self.join(self.standby_names[0])
+        self.until_whole()
 
     def demand(self, *, synchronous: bool) -> None:
         """Let each commit wait for the standby, or none."""
@@ -306,13 +371,8 @@ class Pair:
 
     def take_over(self) -> None:
         """Promote the standby, whatever the primary does meanwhile."""
-        self._primary = 1 - self._primary
+        self.primary_name = self.standby_names[0]
         self.primary.promote()
-
-    def stop(self) -> None:
-        """End both."""
-        for server in (self.standby, self.primary):
-            server.stop()
 
 
 @contextmanager
@@ -321,11 +381,6 @@ def server_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tenantry-pg-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def _each(flag: str, values: Sequence[str]) -> list[str]:

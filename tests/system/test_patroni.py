@@ -2,22 +2,20 @@
 network namespaces.
 
 They are injected under load: signed events, and requests with live and with revoked keys. The load
-and the final checks are those of `bench.faults`.
+and the final checks are those of `bench.torture`.
 """
 
-import asyncio
 import math
 import random
-import time
 from pathlib import Path
 from typing import Final
 
 import pytest
 import uvloop
 
-from bench.faults.report import violations
-from bench.faults.run import FaultRun
-from bench.standbys.check_counts import read_check_counts
+from bench.torture.revocation import RevocationRun
+from bench.torture.standbys import STANDBY, read_sources
+from bench.torture.stored_state import read_ledger
 from tests.support import figures
 from tests.support.required import skip_or_fail
 from tests.system.machines.network import Network, network
@@ -128,7 +126,7 @@ async def measure_under_load(
     [fault] = [each for each in FAULTS if each.name == name]
     chance = random.Random(name)  # noqa: S311  # repeatable
     async with running(way, machines, programs, logs) as site:
-        run = FaultRun(
+        run = RevocationRun(
             site,
             chance,
             revoked_key_clients=REVOKED_KEY_CLIENTS,
@@ -137,29 +135,20 @@ async def measure_under_load(
         run.steady = math.inf  # how long requests are rejected is measured
         primaries = PrimaryMonitor(site)
         revocations = RevocationMonitor(site, run.load, chance)
-        async with asyncio.TaskGroup() as group:
-            watching = [
-                group.create_task(run.watch_mail()),
-                group.create_task(primaries.run()),
-                group.create_task(revocations.run()),
-            ]
-            loading = group.create_task(run.load.run())
-            await run.until_all_succeed(time.monotonic())
+        async with run.loading(primaries.run(), revocations.run()):
             await run.inject(fault)
-            await run.end(loading)
-            for task in watching:
-                task.cancel()
-        broken = [*violations(await run.result()), *revocations.violations()]
+        broken = [*(await run.report()).violations, *revocations.violations()]
+        lost = len(run.lost_events(await read_ledger(site.conninfo)))
         if way is Way.STANDBYS and not await checks_by_standbys(site):
             broken.append("no standby answered a check")
         logged = site.worker_log.read_text(errors="replace")
     if tracebacks := logged.count("Traceback"):
         broken.append(f"the worker logged {tracebacks} tracebacks")
-    [injected_fault] = run.faults
-    return measure(injected_fault, run.load.requests, primaries, revocations), broken
+    [injection] = run.injections
+    return measure(injection, run.load.requests, lost, primaries, revocations), broken
 
 
 async def checks_by_standbys(site: PatroniDeployment) -> int:
     """Return how many checks standbys have answered for the hosts with a single process."""
     addresses = [(site.network.address(machine), PORT) for machine in SINGLES]
-    return (await read_check_counts(addresses)).by_standbys
+    return (await read_sources(addresses))[STANDBY]

@@ -1,20 +1,17 @@
 """Two hosts of the service, a balancer, a primary and a standby, each on a separate machine, and
 failures of a host.
 
-The load and the final checks are those of `bench.faults`.
+The load and the final checks are those of `bench.torture`.
 """
 
-import asyncio
 import os
 import random
-import time
 from pathlib import Path
 from typing import Final
 
 import uvloop
 
-from bench.faults.report import violations
-from bench.faults.run import FaultRun
+from bench.torture.revocation import RevocationRun
 from tests.support.required import debian_program, skip_or_fail
 from tests.system.machines.host_faults import FAULTS
 from tests.system.machines.host_monitor import HostMonitor
@@ -39,18 +36,9 @@ async def broken_promises(machines: Network, logs: Path) -> list[str]:
     """Inject every fault under load, and return each promise that was broken."""
     chance = random.Random(SEED)  # noqa: S311  # repeatable
     async with running_machines(machines, logs) as site:
-        run = FaultRun(site, chance)
+        run = RevocationRun(site, chance)
         monitor = HostMonitor(site, run, chance)
-        async with asyncio.TaskGroup() as group:
-            watching = [
-                group.create_task(run.watch_mail()),
-                group.create_task(monitor.run()),
-            ]
-            loading = group.create_task(run.load.run())
-            await run.until_all_succeed(time.monotonic())
+        async with run.loading(monitor.run()):
             for fault in FAULTS:
                 await run.inject(fault)
-            await run.end(loading)
-            for task in watching:
-                task.cancel()
-        return [*violations(await run.result()), *monitor.violations()]
+        return [*(await run.report()).violations, *monitor.violations()]

@@ -1,33 +1,38 @@
 """Keys are revoked while standbys check them at four processes, and standbys, primary or processes
 fail: no request sent after the acknowledgement is answered from an older state.
 
-Faults and load are those of `bench.standbys`, which runs each of them for longer.
+Disturbances and load are those of `bench.torture`, which causes each of them more often.
 """
 
 import os
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 import uvloop
 
-from bench.standbys.deployment import PYTHON
-from bench.standbys.faults import FAULTS, REVEALING, StandbyFault
-from bench.standbys.mistakes import MISTAKES, interpreter_with
-from bench.standbys.run import MACHINES, StandbyResult, StandbyRun, running_site
+from bench.ours import PLANS_WITHOUT_LIMITS
+from bench.torture.deployment import MACHINES, DatabaseKind, running_deployment
+from bench.torture.disturbances import BEHIND, OF_STANDBYS, Disturbance
+from bench.torture.mistakes import interpreter_with
+from bench.torture.standbys import SUBJECT, StandbyRun, Tally
 from tests.support import figures
 from tests.support.required import debian_program, skip_or_fail
 from tests.system.machines.network import Network, network
 
 SEED: Final = 5
-SECONDS: Final = 5.0
-"""The time of each fault."""
-PAUSE: Final = 0.5
-"""Mean of seconds between two requests of a client of the load."""
-WITHOUT_FAULT: Final = "no fault"
+UNDISTURBED: Final = "no disturbance"
 MOST: Final = 0.9
+
+
+class Found(NamedTuple):
+    """What happened during each disturbance, by its name, and all broken promises."""
+
+    tallies: dict[str, Tally]
+    violations: Sequence[str]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,58 +45,61 @@ def machines_can_be_made() -> None:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StandbyResult]:
-    """What happened during each fault, by its name."""
-    logs = tmp_path_factory.mktemp("logs")
-    return injected(FAULTS, logs)
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return caused(OF_STANDBYS, tmp_path_factory.mktemp("logs"))
 
 
-def injected(
-    faults: Sequence[StandbyFault], logs: Path, python: str = PYTHON
-) -> dict[str, StandbyResult]:
-    """Inject these faults under load, one after the other; ``python`` runs the service."""
+def caused(disturbances: Sequence[Disturbance], logs: Path, python: str = sys.executable) -> Found:
+    """Cause these under load, one after the other; ``python`` runs the service."""
     with network(MACHINES) as machines:  # moves this thread: the loop begins after that
-        return uvloop.run(run_faults(faults, machines, logs, python))
+        return uvloop.run(disturb(disturbances, machines, logs, python))
 
 
-async def run_faults(
-    faults: Sequence[StandbyFault], machines: Network, logs: Path, python: str
-) -> dict[str, StandbyResult]:
+async def disturb(
+    disturbances: Sequence[Disturbance], machines: Network, logs: Path, python: str
+) -> Found:
     chance = random.Random(SEED)  # noqa: S311  # repeatable
-    async with running_site(machines, logs, python) as site:
-        run = StandbyRun(site, chance, PAUSE)
+    async with running_deployment(
+        DatabaseKind.STANDBYS,
+        logs=logs,
+        network=machines,
+        python=python,
+        plans=PLANS_WITHOUT_LIMITS,
+    ) as site:
+        run = StandbyRun(site, chance)
         async with run.loading():
-            return {fault.name: await run.inject(fault, SECONDS) for fault in faults}
+            for disturbance in disturbances:
+                await run.inject(disturbance)
+        return Found(run.tallies, (await run.report()).violations)
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("name", [each.name for each in OF_STANDBYS])
 def test_no_answer_is_older_than_an_acknowledged_change(
-    fault: StandbyFault,
-    results: dict[str, StandbyResult],
-    record_property: figures.RecordProperty,
+    name: str, found: Found, record_property: figures.RecordProperty
 ) -> None:
-    result = results[fault.name]
-    tally = result.tally
+    tally = found.tallies[name]
     ran = {
         "requests with revoked keys": tally.checks.total(),
         "revocations": len(tally.revocations),
     }
-    wrong = {"stale answers": result.stale}
-    figures.record(record_property, f"Standbys, {fault.name}", ran, wrong)
-    assert result.injected > 0
+    wrong = {"stale answers": len(tally.stale)}
+    figures.record(record_property, f"Standbys, {name}", ran, wrong)
     assert tally.checks[401] > 0
     assert tally.new_checks[200] > 0
-    assert result.stale == 0
+    assert tally.stale == []
 
 
-def test_standbys_answer_nearly_all_checks(results: dict[str, StandbyResult]) -> None:
-    counts = results[WITHOUT_FAULT].counts
-    assert counts.standby_share > MOST, counts
+def test_no_other_answer_contradicts_an_acknowledged_change(found: Found) -> None:
+    assert found.violations == []
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+def test_standbys_answer_nearly_all_checks(found: Found) -> None:
+    tally = found.tallies[UNDISTURBED]
+    assert tally.standby_share > MOST, tally.sources
+
+
+@pytest.mark.parametrize("mistake", SUBJECT.mistakes)
 def test_a_mistake_leads_to_stale_answers(mistake: str, tmp_path: Path) -> None:
-    faults = [fault for fault in FAULTS if fault.name in REVEALING]
     with interpreter_with(mistake) as python:
-        results = injected(faults, tmp_path, python)
-    assert sum(result.stale for result in results.values()) > 0
+        found = caused([*BEHIND, *BEHIND], tmp_path, python)
+    assert any(tally.stale for tally in found.tallies.values())

@@ -5,9 +5,10 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from bench.faults.deployment import Deployment
-from bench.faults.fault_types import EVERYTHING, PARALLEL_MAILS, InjectedFault, Injection
-from bench.faults.load import BY_BALANCER, SUCCESSES
+from bench.torture.clients import BY_BALANCER
+from bench.torture.deployment import Deployment
+from bench.torture.disturbances import EVERYTHING, PARALLEL_MAILS, Cause, Disturbance
+from bench.torture.load import SUCCESSES
 from tests.system.machines.multi_host import DATABASES, MultiHostDeployment
 
 _CUT: Final = 12.0
@@ -17,7 +18,7 @@ _PAUSED: Final = 20.0
 _BY_BALANCER: Final = {kind: set(BY_BALANCER) for kind in SUCCESSES}
 
 
-def _on(injection: Callable[[MultiHostDeployment], Awaitable[int | None]]) -> Injection:
+def _on(injection: Callable[[MultiHostDeployment], Awaitable[int | None]]) -> Cause:
     async def inject(site: Deployment, _: random.Random) -> int | None:
         assert isinstance(site, MultiHostDeployment)
         return await injection(site)
@@ -52,9 +53,9 @@ async def pause_host(site: MultiHostDeployment) -> None:
 FAULTS: Final = tuple(
     fault._replace(mails=PARALLEL_MAILS, rejects=EVERYTHING)
     for fault in (
-        InjectedFault("host cut from the database", _on(cut_database)),
-        InjectedFault("dead host", _on(kill_host), kills=True, breaks=True, answers=_BY_BALANCER),
-        InjectedFault("paused host", _on(pause_host), breaks=True, answers=_BY_BALANCER),
+        Disturbance("host cut from the database", _on(cut_database)),
+        Disturbance("dead host", _on(kill_host), kills=True, breaks=True, answers=_BY_BALANCER),
+        Disturbance("paused host", _on(pause_host), breaks=True, answers=_BY_BALANCER),
     )
 )
 """Host a is not ready during each of them, and host b is."""

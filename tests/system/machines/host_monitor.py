@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from bench.faults.client import NO_ANSWER, LoadClient
-from bench.faults.load import LIST, UNAVAILABLE
-from bench.faults.run import FaultResult, FaultRun
+from bench.torture.client import NO_ANSWER, LoadClient
+from bench.torture.clients import LIST, UNAVAILABLE
+from bench.torture.revocation import RevocationRun
+from bench.torture.run import Injection
 from tests.system.machines.multi_host import HOSTS, PORT, MultiHostDeployment
 
 _INTERVAL: Final = 1.0
@@ -32,7 +33,9 @@ class HostStatus(NamedTuple):
 class HostMonitor:
     """Polls all hosts once a second, and tries revoked keys directly at each host."""
 
-    def __init__(self, site: MultiHostDeployment, run: FaultRun, chance: random.Random) -> None:
+    def __init__(
+        self, site: MultiHostDeployment, run: RevocationRun, chance: random.Random
+    ) -> None:
         self._history: list[HostStatus] = []
         self._revoked: Counter[tuple[str, int]] = Counter()
         """How often each host answered a revoked key with each status."""
@@ -85,14 +88,14 @@ class HostMonitor:
         for host in HOSTS:
             if not self._revoked[host, _REJECTED]:
                 yield f"host {host} never rejected a revoked key"
-        for result in self._run.faults:
+        for result in self._run.injections:
             if not self._was_unready(result):
-                yield f"{result.fault.name}: no poll found host a not ready and host b ready"
+                yield f"{result.disturbance.name}: no poll found host a not ready and host b ready"
         for (host, status), count in sorted(self._revoked.items()):
             if status not in (NO_ANSWER, _REJECTED, UNAVAILABLE):
                 yield f"host {host} answered a revoked key with {status}, {count} times"
 
-    def _was_unready(self, result: FaultResult) -> bool:
+    def _was_unready(self, result: Injection) -> bool:
         """Return whether a poll during a fault found host a not ready and host b ready."""
         during = (each for each in self._history if result.began <= each.at <= result.ended)
         return any(a != _READY and b == _READY for _, (a, b) in during)

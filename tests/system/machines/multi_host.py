@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from bench.faults.deployment import DatabaseKind, Deployment, copy_logs, started
-from bench.faults.supervisor import ProcessSupervisor
+from bench.torture.deployment import DatabaseKind, Deployment, copy_logs, started
+from bench.torture.supervisor import ProcessSupervisor
 from tests.support.database_server import Machine, server_folder
 from tests.support.postgres import as_url
 from tests.support.proxies import balancing
@@ -42,27 +42,21 @@ class MultiHostDeployment(Deployment):
             DatabaseKind.SYNCHRONOUS,
             folder,
             _REPLICATION,
-            machines,
-            network.address(OUTSIDE),
+            pair=machines,
+            outside=network.address(OUTSIDE),
         )
-        self.network = network
+        self.network: Network = network
         self.host = network.address(BALANCER)
         self.ports = [BALANCER_PORT]
         self.workers = len(HOSTS)
         self._supervisors: dict[str, list[ProcessSupervisor]] = {}
         self._variables: Mapping[str, str] = {}
 
-    @property
-    def conninfo(self) -> str:
-        """The primary's socket, which no network fault affects."""
-        return self.database.conninfo
-
     def supervise(self) -> None:
         """Do nothing: no database fails."""
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Start the service on both hosts."""
-        assert self.pair is not None
         self._variables = {
             "DATABASE_URL": as_url(self.pair.conninfo),
             "PORT": str(PORT),
@@ -132,7 +126,6 @@ class MultiHostDeployment(Deployment):
             self.resume(host)
             for supervisor in supervisors:
                 supervisor.stop()
-        assert self.pair is not None
         self.pair.stop()
 
 
@@ -143,12 +136,7 @@ async def running_machines(network: Network, logs: Path) -> AsyncIterator[MultiH
         site = MultiHostDeployment(folder, network)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(copy_logs, site, logs)
-            settings = {
-                "SMTP_ALLOW_PLAINTEXT": "true",
-                "OIDC_ALLOW_HTTP": "true",
-                "TRUSTED_PROXIES": site.host,
-            }
-            await stack.enter_async_context(started(site, **settings))
+            await stack.enter_async_context(started(site, TRUSTED_PROXIES=site.host))
             services = [f"{network.address(host)}:{PORT}" for host in HOSTS]
             within, subnet = network.within(BALANCER), f"{NETWORK}.0/24"
             await stack.enter_async_context(

@@ -4,10 +4,11 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bench.faults.client import OK
-from bench.faults.fault_types import EVENTS
-from bench.faults.load import REVOKED, AnsweredRequest
-from bench.faults.run import FaultResult
+from bench.torture.client import OK
+from bench.torture.clients import AnsweredRequest
+from bench.torture.disturbances import EVENTS
+from bench.torture.load import REVOKED
+from bench.torture.run import Injection
 from tests.system.patroni.primary_monitor import PrimaryMonitor
 from tests.system.patroni.revocation_monitor import RevocationMonitor
 
@@ -27,8 +28,9 @@ class MeasuredFault(NamedTuple):
 
 
 def measure(
-    result: FaultResult,
+    result: Injection,
     requests: Sequence[AnsweredRequest],
+    lost: int,
     primaries: PrimaryMonitor,
     revocations: RevocationMonitor,
 ) -> MeasuredFault:
@@ -42,7 +44,7 @@ def measure(
     return MeasuredFault(
         outage=max((after - before for before, after in itertools.pairwise(events)), default=0.0),
         acknowledged=len(events),
-        lost=result.lost,
+        lost=lost,
         revoked=len(revoked),
         accepted=revoked.count(OK),
         two_primaries=primaries.two_primaries(result.began, result.recovered),

@@ -14,8 +14,8 @@ from typing import Any, Final
 import psycopg
 
 from bench import support
-from bench.faults.deployment import LOGIN, DatabaseKind, Deployment, copy_logs, started
-from bench.faults.supervisor import ProcessSupervisor
+from bench.torture.deployment import LOGIN, DatabaseKind, Deployment, copy_logs, started
+from bench.torture.supervisor import ProcessSupervisor
 from tenantry.db.migrate import grant, migrate
 from tests.support.database_server import server_folder
 from tests.system.machines.network import Network
@@ -60,9 +60,9 @@ class PatroniDeployment(Deployment):
     """All processes of a run."""
 
     def __init__(self, way: Way, folder: Path, network: Network, programs: Programs) -> None:
-        super().__init__(DatabaseKind.ALONE, folder, (), outside=network.address(OUTSIDE))
+        super().__init__(DatabaseKind.ALONE, folder, outside=network.address(OUTSIDE))
         self.way = way
-        self.network = network
+        self.network: Network = network
         self.host = network.address(HOST)
         self.ports = [PORT]
         self.cluster = PatroniCluster(folder, network, programs)
@@ -209,7 +209,5 @@ async def running(
                         folder / f"{name}.watchdog", partial(site.power_off, name)
                     )
                     stack.enter_context(site.watchdogs[name])
-            await stack.enter_async_context(
-                started(site, SMTP_ALLOW_PLAINTEXT="true", OIDC_ALLOW_HTTP="true")
-            )
+            await stack.enter_async_context(started(site))
             yield site

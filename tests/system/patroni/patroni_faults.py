@@ -8,8 +8,8 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from bench.faults.deployment import Deployment
-from bench.faults.fault_types import EVERYTHING, PARALLEL_MAILS, InjectedFault
+from bench.torture.deployment import Deployment
+from bench.torture.disturbances import EVERYTHING, PARALLEL_MAILS, Disturbance
 from tests.system.patroni.patroni_cluster import DATABASES, ETCDS, PATRONI, POSTGRES
 from tests.system.patroni.patroni_deployment import SINGLES, PatroniDeployment
 
@@ -123,16 +123,16 @@ def lose_quorum(site: PatroniDeployment, _: str) -> int:
 FAULTS: Final = tuple(
     fault._replace(rejects=EVERYTHING, mails=PARALLEL_MAILS)
     for fault in (
-        InjectedFault("primary's machine killed", _lasting(kill_machine), kills=True),
-        InjectedFault("PostgreSQL killed", _momentary(kill_postgres), kills=True),
-        InjectedFault("Patroni killed", _lasting(kill_patroni), kills=True),
-        InjectedFault("primary's machine paused", _lasting(pause_machine)),
-        InjectedFault("Patroni paused", _lasting(pause_patroni)),
-        InjectedFault("primary cut from etcd", _lasting(cut_etcd)),
-        InjectedFault("primary cut from the standbys", _lasting(cut_standbys)),
-        InjectedFault("primary cut from etcd and the standbys", _lasting(cut_both)),
-        InjectedFault("switchover", _momentary(switch_over)),
-        InjectedFault("rolling restart", _momentary(restart_in_turn)),
-        InjectedFault("etcd's quorum lost", _lasting(lose_quorum), kills=True),
+        Disturbance("primary's machine killed", _lasting(kill_machine), kills=True),
+        Disturbance("PostgreSQL killed", _momentary(kill_postgres), kills=True),
+        Disturbance("Patroni killed", _lasting(kill_patroni), kills=True),
+        Disturbance("primary's machine paused", _lasting(pause_machine)),
+        Disturbance("Patroni paused", _lasting(pause_patroni)),
+        Disturbance("primary cut from etcd", _lasting(cut_etcd)),
+        Disturbance("primary cut from the standbys", _lasting(cut_standbys)),
+        Disturbance("primary cut from etcd and the standbys", _lasting(cut_both)),
+        Disturbance("switchover", _momentary(switch_over)),
+        Disturbance("rolling restart", _momentary(restart_in_turn)),
+        Disturbance("etcd's quorum lost", _lasting(lose_quorum), kills=True),
     )
 )

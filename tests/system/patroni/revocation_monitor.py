@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from bench.faults.client import NO_ANSWER, OK, LoadClient
-from bench.faults.load import INDEFINITE, LIST, UNAVAILABLE, Load
+from bench.torture.client import NO_ANSWER, OK, LoadClient
+from bench.torture.clients import INDEFINITE, KEYS, LIST, NO_CONTENT, UNAVAILABLE
+from bench.torture.load import Load
 from tests.system.patroni.patroni_deployment import PORT, SINGLES, PatroniDeployment
 
 _CLIENTS: Final = 4
@@ -17,8 +18,6 @@ _PAUSE: Final = 0.25
 _REVOCATION_PAUSE: Final = 0.3
 _LIVE_SHARE: Final = 0.2
 _RECENT: Final = 40
-_KEYS: Final = "/api/v1/api-keys"
-_REVOKED: Final = 204
 _REJECTED: Final = 401
 _SUSPENDED: Final = 403
 
@@ -56,8 +55,8 @@ class RevocationMonitor:
                 status = INDEFINITE[0]
                 while status in INDEFINITE:
                     await asyncio.sleep(_REVOCATION_PAUSE)
-                    status = (await client.send("DELETE", f"{_KEYS}/{key_id}", header)).status
-                if status == _REVOKED:
+                    status = (await client.send("DELETE", f"{KEYS}/{key_id}", header)).status
+                if status == NO_CONTENT:
                     self._load.revoked.append(secret)
 
     async def _try_keys(self, machine: str) -> None:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import psycopg
 
-from bench.faults.load import KEY_NAME, Change
+from bench.torture.load import KEY_NAME, Change
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.common.clock import system_clock
 from tenantry.db.database import Database

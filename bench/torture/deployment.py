@@ -1,4 +1,4 @@
-"""The deployment under test: PostgreSQL, two sets of servers, a worker, a mail server and the
+"""The deployment under test: PostgreSQL, sets of servers, a worker, a mail server and the
 provider's API.
 """
 
@@ -12,35 +12,49 @@ import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psutil
 import psycopg
 from psycopg.conninfo import make_conninfo
 
 from bench import support
-from bench.faults.client import LOOPBACK
-from bench.faults.supervisor import DatabaseSupervisor, ProcessSupervisor
+from bench.torture.client import LOOPBACK
+from bench.torture.supervisor import DatabaseSupervisor, ProcessSupervisor
 from tenantry.db.migrate import grant, migrate
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import SECRET_KEY, Simulator
-from tests.support.database_server import DatabaseServer, Machine, Pair, server_folder
+from tests.support.database_server import (
+    DatabaseServer,
+    Machine,
+    Pair,
+    ReplicatedDatabase,
+    server_folder,
+)
 from tests.support.issuer import AUDIENCE, running_issuer
 from tests.support.link import Link
 from tests.support.postgres import as_url
 from tests.support.smtp import MailServer, running
+from tests.system.machines.network import Network
 
 OWNERS: Final = ("owner0", "owner1")
 """Tenants whose keys and members the load changes."""
-OPERATOR: Final = "operator-of-the-faults-0123456789abcdef"
-WORKERS: Final = (2, 1)
-"""Processes of each set of servers."""
+OPERATOR: Final = "operator-of-the-torture-0123456789abcdef"
 CLOCK_LIBRARIES: Final = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 """Debian's faketime, if installed."""
 CORRECT_TIME: Final = "+0"
 LOGIN: Final = "tenantry_service"
 """The service's login, which owns nothing."""
+_DATA: Final = "data"
+_OUTSIDE: Final = "outside"
+SERVICE: Final = "service"
+"""The machine of the service, with `DatabaseKind.STANDBYS`."""
+_DATABASES: Final = ("db-1", "db-2", "db-3")
+MACHINES: Final = (_OUTSIDE, SERVICE, *_DATABASES)
+"""The machines of `DatabaseKind.STANDBYS`: clients, mail server and providers; the service; the
+databases, of which the first begins as the primary.
+"""
 _DATA_SIZE: Final = "700m"
 _WAL_SIZE: Final = "300m"
 _OPTIONS: Final = (
@@ -48,6 +62,14 @@ _OPTIONS: Final = (
     "max_connections=200",
     "max_wal_size=128MB",
     "min_wal_size=80MB",
+)
+_OPTIONS_OF_STANDBYS: Final = (
+    "shared_buffers=64MB",
+    "max_connections=200",
+    "wal_sender_timeout=3s",
+    "wal_receiver_timeout=3s",
+    "wal_retrieve_retry_interval=200ms",
+    "wal_keep_size=256MB",
 )
 _TIMEOUT: Final = 60.0
 _POLL: Final = 0.1
@@ -61,6 +83,29 @@ class DatabaseKind(StrEnum):
     FULL = "one PostgreSQL on file systems of a fixed size"
     SYNCHRONOUS = "a primary and a synchronous standby"
     ASYNCHRONOUS = "a primary and an asynchronous standby"
+    STANDBYS = "a primary and two standbys that answer checks, each on a machine"
+
+
+class ServerSet(NamedTuple):
+    """Server processes with one parent."""
+
+    processes: int = 1
+    has_clock: bool = False
+    """Whether it has a separate clock."""
+    checks: Sequence[str] = ()
+    """The standbys that it checks keys at, the nearest first; none for the primary alone."""
+
+
+SERVER_SETS: Final = (ServerSet(2), ServerSet(1))
+_WITH_CLOCK: Final = (ServerSet(2), ServerSet(1, has_clock=True))
+_AT_STANDBYS: Final = tuple(
+    ServerSet(checks=order)
+    for order in (("db-2", "db-3", "db-1"), ("db-3", "db-2", "db-1"))
+    for _ in range(2)
+)
+"""Two processes check keys at the one standby and two at the other. The primary comes last: it may
+become a standby.
+"""
 
 
 class FailingProvider(Simulator):
@@ -83,90 +128,120 @@ class Deployment:
         self,
         kind: DatabaseKind,
         folder: Path,
-        options: Sequence[str],
-        machines: Sequence[Machine | None] = (None, None),
+        options: Sequence[str] = (),
+        *,
+        pair: Sequence[Machine | None] = (None, None),
         outside: str = LOOPBACK,
+        network: Network | None = None,
         python: str = sys.executable,
     ) -> None:
-        """``machines`` are those of a primary and a standby; mail server and provider listen at
-        ``outside``. ``python`` is the interpreter whose tenantry is run.
+        """``options`` are settings of PostgreSQL, ``pair`` the machines of a primary and its only
+        standby; mail server and provider listen at ``outside``. ``network`` has the machines of
+        `DatabaseKind.STANDBYS`. ``python`` is the interpreter whose tenantry is run.
         """
         self.kind = kind
         self.folder = folder
+        self.network = network
         self.outside = outside
         self.python = python
         self.host = LOOPBACK
         """The load's target, at any of the ``ports``."""
-        self.ports = [support.free_port() for _ in WORKERS]
+        self.server_sets: Sequence[ServerSet] = SERVER_SETS
         self.workers = 1
-        self.mail = MailServer(host=outside)
+        self.clock = folder / "clock"
+        """faketime's file for the set of servers with a separate clock."""
+        self.data, self.wal = folder / _DATA, folder / "wal"
+        self.replicated: ReplicatedDatabase
+        if kind in (DatabaseKind.SYNCHRONOUS, DatabaseKind.ASYNCHRONOUS):
+            self.replicated = Pair(folder, (*_OPTIONS, *options), pair)
+        elif kind is DatabaseKind.STANDBYS:
+            assert network is not None
+            self.outside, self.host = network.address(_OUTSIDE), network.address(SERVICE)
+            self.server_sets = _AT_STANDBYS
+            machines = {
+                name: Machine(network.address(name), network.within(name)) for name in _DATABASES
+            }
+            self.replicated = ReplicatedDatabase(
+                folder, machines, (*_OPTIONS_OF_STANDBYS, *options), have_names=True
+            )
+        else:
+            if kind is DatabaseKind.CLOCK:
+                self.server_sets = _WITH_CLOCK
+            self.wal.mkdir()
+            self.replicated = ReplicatedDatabase(
+                folder, {_DATA: None}, (*_OPTIONS, *options), wal=self.wal
+            )
+        self.ports = [support.free_port() for _ in self.server_sets]
+        self.mail = MailServer(host=self.outside)
         self.provider = FailingProvider()
-        self.link = Link(lambda: _connect(self.provider.url), outside)
+        self.link = Link(lambda: _connect(self.provider.url), self.outside)
         """The connection to the provider's API."""
         self.keys: list[str] = []
         self.owners: dict[str, str] = {}
-        self.servers: list[ProcessSupervisor] = []
+        self.supervisors: list[ProcessSupervisor] = []
+        """Of the sets of servers."""
         self.worker: ProcessSupervisor | None = None
-        self.clock = folder / "clock"
-        """faketime's file for the second set of servers."""
-        self.data, self.wal = folder / "data", folder / "wal"
-        self.pair: Pair | None = None
-        if kind in (DatabaseKind.SYNCHRONOUS, DatabaseKind.ASYNCHRONOUS):
-            self.pair = Pair(folder, (*_OPTIONS, *options), machines)
-        else:
-            for place in (self.data, self.wal):
-                place.mkdir()
-            self._server = DatabaseServer(self.data, (*_OPTIONS, *options), wal=self.wal)
         self._supervisor: DatabaseSupervisor | None = None
+
+    @property
+    def pair(self) -> Pair:
+        """The primary and its only standby."""
+        assert isinstance(self.replicated, Pair)
+        return self.replicated
 
     @property
     def database(self) -> DatabaseServer:
         """The server that accepts writes."""
-        return self.pair.primary if self.pair else self._server
+        return self.replicated.primary
 
     @property
     def conninfo(self) -> str:
-        """A superuser's connection string."""
-        return (self.pair or self._server).conninfo
+        """A superuser's connection to the server that accepts writes, which no network affects."""
+        return self.database.conninfo
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """The address and port of each set of servers."""
+        return [(self.host, port) for port in self.ports]
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement as a superuser on the server that accepts writes."""
         return self.database.rows(statement)
 
     def supervise(self) -> None:
-        """Restart the primary whenever it ends."""
-        self._supervisor = DatabaseSupervisor(self.database)
-        self._supervisor.start()
+        """Restart the primary whenever it ends. Of several standbys each disturbance does so."""
+        if self.kind is not DatabaseKind.STANDBYS:
+            self._supervisor = DatabaseSupervisor(self.database)
+            self._supervisor.start()
 
     def stop_supervision(self) -> None:
         """Restart the primary no more."""
         if self._supervisor is not None:
             self._supervisor.abandon()
 
-    def processes(self) -> dict[str, list[psutil.Process]]:
-        """Return the service's processes by role."""
-        found: dict[str, list[psutil.Process]] = {
-            "worker": self.worker.processes() if self.worker else []
-        }
-        for number, supervisor in zip(WORKERS, self.servers, strict=True):
-            processes = supervisor.processes()
-            if number > 1:
-                found["supervisor"], found[f"server of {number}"] = processes[:1], processes[1:]
-            else:
-                found["server alone"] = processes
-        return found
+    def parents(self) -> list[psutil.Process]:
+        """Return the parent of each set of several servers."""
+        sets = zip(self.server_sets, self.supervisors, strict=True)
+        return [
+            each for servers, own in sets if servers.processes > 1 for each in own.processes()[:1]
+        ]
+
+    def server_processes(self) -> list[psutil.Process]:
+        """Return the processes that serve, of all sets."""
+        sets = zip(self.server_sets, self.supervisors, strict=True)
+        return [
+            each for servers, own in sets for each in own.processes()[int(servers.processes > 1) :]
+        ]
 
     def start_database(self) -> None:
         """Start the database and create its schema and the service's login."""
-        if self.pair:
-            self.pair.start()
-            self.pair.demand(synchronous=self.kind is DatabaseKind.SYNCHRONOUS)
-        else:
-            self._server.initialise()
-            self._server.start()
+        self.replicated.start()
+        if self.kind is DatabaseKind.SYNCHRONOUS:
+            self.pair.demand(synchronous=True)
         migrate(self.conninfo)
         with psycopg.connect(self.conninfo) as connection:
             connection.execute(f"CREATE ROLE {LOGIN} LOGIN")
+            connection.execute(f"GRANT pg_read_all_stats TO {LOGIN}")
         grant(self.conninfo, LOGIN)
 
     def prepare(self) -> None:
@@ -191,28 +266,42 @@ class Deployment:
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Start the service's processes."""
-        variables = {"DATABASE_URL": as_url(make_conninfo(self.conninfo, user=LOGIN)), **variables}
         self.clock.write_text(CORRECT_TIME)
-        for number, port in zip(WORKERS, self.ports, strict=True):
-            own = {"WORKERS": str(number), "PORT": str(port)}
-            if number == 1 and self.kind is DatabaseKind.CLOCK:
-                own |= {
-                    "LD_PRELOAD": str(CLOCK_LIBRARIES[-1]),
-                    "FAKETIME_TIMESTAMP_FILE": str(self.clock),
-                    "FAKETIME_CACHE_DURATION": "1",
-                    "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                }
-            command = [self.python, "-m", "tenantry", "serve", "--no-jobs", "--no-migrate"]
-            log = self.folder / f"serve-{number}.log"
-            self.servers.append(ProcessSupervisor(command, {**variables, **own}, log))
-        command = [self.python, "-m", "tenantry", "worker"]
-        self.worker = ProcessSupervisor(command, variables, self.folder / "worker.log")
-        for supervisor in (*self.servers, self.worker):
+        variables = {
+            "DATABASE_URL": as_url(make_conninfo(self.replicated.conninfo, user=LOGIN)),
+            "HOST": self.host,
+            "DRAIN_SECONDS": "0",
+            **variables,
+        }
+        within = [] if self.network is None else self.network.within(SERVICE)
+        command = [*within, self.python, "-m", "tenantry"]
+        serve = [*command, "serve", "--no-jobs", "--no-migrate"]
+        for servers, port in zip(self.server_sets, self.ports, strict=True):
+            own = {**variables, "PORT": str(port), **self._variables_of(servers)}
+            log = self.folder / f"serve-{port}.log"
+            self.supervisors.append(ProcessSupervisor(serve, own, log))
+        log = self.folder / "worker.log"
+        self.worker = ProcessSupervisor([*command, "worker"], variables, log)
+        for supervisor in (*self.supervisors, self.worker):
             supervisor.start()
+
+    def _variables_of(self, servers: ServerSet) -> dict[str, str]:
+        variables = {"WORKERS": str(servers.processes)}
+        if servers.has_clock:
+            variables |= {
+                "LD_PRELOAD": str(CLOCK_LIBRARIES[-1]),
+                "FAKETIME_TIMESTAMP_FILE": str(self.clock),
+                "FAKETIME_CACHE_DURATION": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            }
+        if servers.checks:
+            hosts = self.replicated.hosts(servers.checks)
+            variables["DATABASE_CHECKS_URL"] = as_url(make_conninfo(hosts, user=LOGIN))
+        return variables
 
     def readiness_urls(self) -> list[str]:
         """Return the readiness endpoint of every set of servers."""
-        return [f"http://{LOOPBACK}:{port}/readyz" for port in self.ports]
+        return [f"http://{host}:{port}/readyz" for host, port in self.addresses]
 
     def until_ready(self) -> None:
         """Wait until all servers are ready. Raises `TimeoutError`."""
@@ -225,27 +314,40 @@ class Deployment:
 
     def stop(self) -> None:
         """Stop everything."""
-        for supervisor in (*self.servers, *([self.worker] if self.worker else [])):
+        if self.network is not None:
+            self.network.heal()
+        for supervisor in (*self.supervisors, *([self.worker] if self.worker else [])):
             supervisor.stop()
         self.stop_supervision()
-        (self.pair or self._server).stop()
+        self.replicated.stop()
 
 
 @contextlib.asynccontextmanager
 async def running_deployment(
-    kind: DatabaseKind, options: Sequence[str] = (), keep_logs: Path | None = None
+    kind: DatabaseKind,
+    options: Sequence[str] = (),
+    logs: Path | None = None,
+    *,
+    network: Network | None = None,
+    python: str = sys.executable,
+    plans: str | None = None,
 ) -> AsyncIterator[Deployment]:
-    """Run a deployment; ``options`` are settings of PostgreSQL. Copy the logs to a folder at the
-    end.
+    """Run a deployment; the arguments are those of `Deployment`. ``plans`` is a catalog, for that
+    of the package. Copy the logs to a folder at the end.
     """
     with server_folder() as folder:
-        site = Deployment(kind, folder, options)
+        site = Deployment(kind, folder, options, network=network, python=python)
+        variables = {}
+        if plans is not None:
+            catalog = folder / "plans.toml"
+            catalog.write_text(plans)
+            variables["TENANTRY_PLANS"] = str(catalog)
         async with contextlib.AsyncExitStack() as stack:
             if kind is DatabaseKind.FULL:
                 stack.enter_context(_mounted(site.data, _DATA_SIZE))
                 stack.enter_context(_mounted(site.wal, _WAL_SIZE))
-            stack.callback(copy_logs, site, keep_logs)
-            await stack.enter_async_context(started(site))
+            stack.callback(copy_logs, site, logs)
+            await stack.enter_async_context(started(site, **variables))
             yield site
 
 
@@ -266,11 +368,13 @@ async def started(site: Deployment, **variables: str) -> AsyncIterator[None]:
             "PROVIDER_WEBHOOK_SECRET": support.SECRET,
             "OPERATOR_TOKEN": OPERATOR,
             "SMTP_URL": f"smtp://{site.outside}:{site.mail.port}",
+            "SMTP_ALLOW_PLAINTEXT": "true",
             "MAIL_FROM": "billing@example.com",
             "PROVIDER_SECRET_KEY": SECRET_KEY,
             "PROVIDER_API_BASE": f"http://{site.outside}:{site.link.port}",
             "OIDC_ISSUER": issuer.url,
             "OIDC_AUDIENCE": AUDIENCE,
+            "OIDC_ALLOW_HTTP": "true",
             **variables,
         }
         await asyncio.to_thread(site.start, settings)

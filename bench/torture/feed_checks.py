@@ -7,11 +7,12 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from bench.faults.deployment import Deployment
-from bench.feed.follower import FollowedEvent
-from bench.feed.writers import SHARED, Change, ChangeWriters
+from bench.torture.deployment import Deployment
+from bench.torture.follower import FollowedEvent
 from tenantry.domain.outbound_events import EventType
 
+SHARED: Final = "shared"
+"""The tenant whose name two writers change."""
 _ORDER: Final = """
 SELECT 'evt_' || version FROM outbound_events WHERE type NOT LIKE 'audit.%' ORDER BY epoch, xid, version
 """
@@ -22,6 +23,14 @@ _RENAMED: Final = """
 SELECT before->>'name', after->>'name' FROM audit_events WHERE org_id = %s AND action = 'tenant.updated'
 """
 _KINDS: Final = ("tenant", "api_key", "member")
+
+
+class Change(NamedTuple):
+    """A change that was acknowledged: its event's type, and the object's id and name after it."""
+
+    type: str
+    object_id: str
+    name: str = ""
 
 
 class FeedState(NamedTuple):
@@ -65,9 +74,14 @@ class FeedResult(NamedTuple):
 
 
 def compare(
-    state: FeedState, followed: Sequence[FollowedEvent], writers: ChangeWriters
+    state: FeedState,
+    followed: Sequence[FollowedEvent],
+    acknowledged: set[Change],
+    plan_changes: Counter[str],
 ) -> FeedResult:
-    """Compare the followed events."""
+    """Compare the followed events with the committed ones and with the acknowledged changes;
+    ``plan_changes`` are those of plans, by tenant.
+    """
     committed = set(state.order)
     ids = [event.id for event in followed]
     counts = Counter(ids)
@@ -80,8 +94,8 @@ def compare(
         lost=len(counts.keys() - committed),
         twice=counts.total() - len(counts),
         unordered=sum(first >= second for first, second in pairwise(own)),
-        unpublished=len(writers.acknowledged - set(_changes(followed)))
-        + (writers.plan_changes - _plan_changes(followed)).total(),
+        unpublished=len(acknowledged - set(_changes(followed)))
+        + (plan_changes - _plan_changes(followed)).total(),
         reversed=len(list(reversals(followed, state))),
         stale=sum(_is_stale(event, state) for event in _newest_of_tenants(followed)),
     )

@@ -1,1 +1,0 @@
-"""Faults under load: what the service acknowledges survives them."""

@@ -1,1 +1,0 @@
-"""A follower of the feed of changes, under load and faults."""

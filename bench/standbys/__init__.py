@@ -1,1 +1,0 @@
-"""Strict checks on standbys: what faults, regions and the number of standbys do to them."""

@@ -1,0 +1,1 @@
+"""Torture a running deployment, and check what the service promises."""
