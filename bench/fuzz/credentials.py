@@ -201,20 +201,15 @@ TARGETS: Final = (
         check=check_cookies,
         seeds=lambda: [
             f"state-of-the-fuzzer\n{_secret.token(bytes(32))[:-4]}\n{_SEALED.value}".encode(),
-            b"s\n\n"
-            + base64.urlsafe_b64encode(b'{"alg":[],"enc":"A256GCM"}').rstrip(b"=")
-            + b"..a.a.a",
-            b"s\n\n"
-            + base64.urlsafe_b64encode(b'{"alg":"dir","enc":{}}').rstrip(b"=")
-            + b"..a.a.a",
-            b"s\n\n"
-            + base64.urlsafe_b64encode(b"[" * 1500 + b"]" * 1500).rstrip(b"=")
-            + b"..a.a.a",
-            b"s\n\n"
-            + base64.urlsafe_b64encode(b'{"alg":"dir","enc":"A128CBC-HS256","zip":"DEF"}').rstrip(
-                b"="
-            )
-            + b"..YWE.YWE.YWE",
+            *(
+                b"s\n\n" + base64.urlsafe_b64encode(header).rstrip(b"=") + rest
+                for header, rest in (
+                    (b'{"alg":[],"enc":"A256GCM"}', b"..a.a.a"),
+                    (b'{"alg":"dir","enc":{}}', b"..a.a.a"),
+                    (b"[" * 1500 + b"]" * 1500, b"..a.a.a"),
+                    (b'{"alg":"dir","enc":"A128CBC-HS256","zip":"DEF"}', b"..YWE.YWE.YWE"),
+                )
+            ),
         ],
         words=(b".", b"..", b"eyJhbGciOiJkaXIiLCJlbmMiOiJBMjU2R0NNIn0", b"eyJhbGciOltdfQ"),
     ),

@@ -362,49 +362,32 @@ _HARMLESS: Final[tuple[tuple[str, Callable[[bytes], bool]], ...]] = (
 )
 
 
-_HOST: Final = b"Host: a\r\n\r\n"
-
-
-def _seeds() -> list[bytes]:
-    get, post = b"GET /hot/a HTTP/1.1\r\n", b"POST /other/a HTTP/1.1\r\n"
-    return [
-        b"\1" + get + _HOST + get + b"X-Forwarded-For: 203.0.113.9, \xff\r\n" + _HOST,
-        b"\2" + post + b"Content-Length: 4\r\n" + _HOST + b"body" + get + _HOST,
-        b"\3"
-        + post
-        + b"Transfer-Encoding: chunked\r\n"
-        + _HOST
-        + b"4;a=b\r\nbody\r\n0\r\nX-Trailer: a\r\n\r\n"
-        + get
-        + _HOST,
-        b"\5POST /hot/a?b=c HTTP/1.0\r\nContent-Length: 4\r\nConnection: keep-alive\r\n"
-        + _HOST
-        + b"body",
-        b"\6" + post + b"Expect: 100-continue\r\nContent-Length: 4\r\n" + _HOST + b"body",
-        b"\7"
-        + post
-        + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 4\r\n"
-        + _HOST
-        + b"GET ",
-        b"\1HEAD /hot/a HTTP/1.1\r\n" + _HOST + b"CONNECT a:1 HTTP/1.1\r\n" + _HOST,
-        b"\1GET http://a/hot/b?c#d HTTP/1.1\r\n" + _HOST + b"OPTIONS * HTTP/1.1\r\n" + _HOST,
-        b"\1" + post + b"Content-Length: 4\r\nContent-Length: 4\r\n" + _HOST + b"body",
-        b"\1"
-        + post
-        + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"
-        + _HOST
-        + b"0\r\n\r\n",
-        b"\1" + post + b"Transfer-Encoding: gzip, chunked\r\n" + _HOST + b"0\r\n\r\n",
-        b"\1" + post + b"Transfer-Encoding: chunked, identity\r\n" + _HOST + b"0\r\n\r\n",
-        b"\1GET /hot/a HTTP/1.1\nHost: a\n\n",
-        b"\1" + get + b"Host: a\n\r\n" + get + _HOST,
-        b"\1GET /hot/a HTTP/1.1\r\nA: b\r\n c\r\n" + _HOST,
-        b"\1GET /hot/\xff%ff%00 HTTP/1.1\r\nA: \x0b\xff\r\n" + _HOST,
-        b"\1\r\n\r\nGET /hot/a HTTP/1.1\r\n" + _HOST,
-        b"\1PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    ]
-
-
+_SEEDS: Final = (
+    (
+        b"\x01GET /hot/a HTTP/1.1\r\nHost: a\r\n\r\n"
+        b"GET /hot/a HTTP/1.1\r\nX-Forwarded-For: 203.0.113.9, \xff\r\nHost: a\r\n\r\n"
+    ),
+    b"\x02POST /other/a HTTP/1.1\r\nContent-Length: 4\r\nHost: a\r\n\r\nbodyGET /hot/a HTTP/1.1\r\nHost: a\r\n\r\n",
+    (
+        b"\x03POST /other/a HTTP/1.1\r\nTransfer-Encoding: chunked\r\nHost: a\r\n\r\n"
+        b"4;a=b\r\nbody\r\n0\r\nX-Trailer: a\r\n\r\nGET /hot/a HTTP/1.1\r\nHost: a\r\n\r\n"
+    ),
+    b"\x05POST /hot/a?b=c HTTP/1.0\r\nContent-Length: 4\r\nConnection: keep-alive\r\nHost: a\r\n\r\nbody",
+    b"\x06POST /other/a HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\nHost: a\r\n\r\nbody",
+    b"\x07POST /other/a HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 4\r\nHost: a\r\n\r\nGET ",
+    b"\x01HEAD /hot/a HTTP/1.1\r\nHost: a\r\n\r\nCONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"\x01GET http://a/hot/b?c#d HTTP/1.1\r\nHost: a\r\n\r\nOPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"\x01POST /other/a HTTP/1.1\r\nContent-Length: 4\r\nContent-Length: 4\r\nHost: a\r\n\r\nbody",
+    b"\x01POST /other/a HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\nHost: a\r\n\r\n0\r\n\r\n",
+    b"\x01POST /other/a HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\nHost: a\r\n\r\n0\r\n\r\n",
+    b"\x01POST /other/a HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\nHost: a\r\n\r\n0\r\n\r\n",
+    b"\x01GET /hot/a HTTP/1.1\nHost: a\n\n",
+    b"\x01GET /hot/a HTTP/1.1\r\nHost: a\n\r\nGET /hot/a HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"\x01GET /hot/a HTTP/1.1\r\nA: b\r\n c\r\nHost: a\r\n\r\n",
+    b"\x01GET /hot/\xff%ff%00 HTTP/1.1\r\nA: \x0b\xff\r\nHost: a\r\n\r\n",
+    b"\x01\r\n\r\nGET /hot/a HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"\x01PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+)
 _WORDS: Final = (
     b"GET ",
     b"POST ",
@@ -445,7 +428,7 @@ TARGETS: Final = (
         name="http",
         reads="bytes on a connection, from any client; compared with h11",
         check=check_lines,
-        seeds=_seeds,
+        seeds=lambda: _SEEDS,
         words=_WORDS,
         max_size=2048,
     ),
@@ -455,7 +438,7 @@ TARGETS: Final = (
         check=check_shedding,
         seeds=lambda: [
             seed.replace(b"/hot/a", b"/api/v1/a").replace(b"/other/a", b"/api/v1/b")
-            for seed in _seeds()
+            for seed in _SEEDS
         ],
         words=_WORDS,
         max_size=2048,
