@@ -81,7 +81,7 @@ async def _write(*_: object, **__: object) -> None:
     """Discard the batch."""
 
 
-async def answer_ok(scope: Scope, receive: Receive, send: Send) -> None:
+async def _answer_ok(scope: Scope, receive: Receive, send: Send) -> None:
     """Read the body, if there is one, and answer OK."""
     if scope["method"] == "POST":
         while (await receive()).get("more_body", False):
@@ -90,7 +90,7 @@ async def answer_ok(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"OK"})
 
 
-def without_lifespan(service: AsgiApp, state: dict[str, object]) -> AsgiApp:
+def _without_lifespan(service: AsgiApp, state: dict[str, object]) -> AsgiApp:
     """Answer lifespan events with this state instead of opening the database."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,14 +114,14 @@ def main(name: str, port: int, secret: str, catalog: str) -> None:
     }
     settings = load({**secrets, "DATABASE_URL": "embedded", "TENANTRY_PLANS": catalog})
     if name == CONSTANT:
-        app = without_lifespan(answer_ok, {})
+        app = _without_lifespan(_answer_ok, {})
     else:
         Lane.use = _no_connection  # type: ignore[assignment, method-assign]
         Lane.look_up = _look_up  # type: ignore[method-assign]
         authentication.keys_in = _keys_in  # type: ignore[assignment, attr-defined]
         ingest.apply_batch, ingest.write_and_commit = _settle, _write  # type: ignore[assignment]
         service = build_app(settings, "")
-        app = without_lifespan(service, service.state)
+        app = _without_lifespan(service, service.state)
     config = server_config(settings, app)
     process.set_for_serving()
     with bind("127.0.0.1", port) as bound:

@@ -125,11 +125,11 @@ def _used(server: Server, database: int | None) -> tuple[float, float, float]:
     """Return the processor seconds of the server, of PostgreSQL, and of wrk."""
     # RUSAGE_CHILDREN counts children that this process has waited for: between two calls, only wrk
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    of_database = 0.0 if database is None else cpu_seconds(database)
-    return cpu_seconds(server.pid), of_database, ended.ru_utime + ended.ru_stime
+    of_database = 0.0 if database is None else _cpu_seconds(database)
+    return _cpu_seconds(server.pid), of_database, ended.ru_utime + ended.ru_stime
 
 
-def cpu_seconds(pid: int) -> float:
+def _cpu_seconds(pid: int) -> float:
     """Return the processor seconds of a process and its descendants, including ended ones."""
     process, seconds = psutil.Process(pid), 0.0
     for each in [process, *process.children(recursive=True)]:

@@ -19,24 +19,20 @@ _CLONE_NEWNET: Final = 0x40000000
 _OWN_NAMESPACE: Final = "/proc/thread-self/ns/net"
 
 
-class LinkFaults(msgspec.Struct):
-    """What is wrong with the links; machines are numbers in the order of the switch's arguments."""
-
-    cut: list[tuple[int, int]] = []
-    """Pairs of machines that do not reach each other."""
-    delays: list[tuple[int, int, float]] = []
-    """Pairs of machines, and the seconds that each packet between them takes longer."""
+CutLinks = list[tuple[int, int]]
+"""Pairs of machines that do not reach each other; machines are numbers in the order of the switch's
+arguments.
+"""
 
 
 class Network:
-    """The machines, and the faults between them."""
+    """The machines, and the links that are cut between them."""
 
     def __init__(self, machines: Sequence[str], switch: subprocess.Popen[str], prefix: str) -> None:
         self.machines = machines
         self._switch = switch
         self._prefix = prefix
         self._cut: set[frozenset[str]] = set()
-        self._delays: dict[tuple[str, str], float] = {}
 
     def address(self, machine: str) -> str:
         """Return a machine's address."""
@@ -59,27 +55,16 @@ class Network:
         """Drop all packets from and to a machine."""
         self.cut(*((machine, other) for other in self.machines if other != machine))
 
-    def delay(self, seconds: float, *links: tuple[str, str]) -> None:
-        """Let each packet between the two machines of each link take so many seconds longer, in
-        either direction.
-        """
-        self._delays |= dict.fromkeys(links, seconds)
-        self._order()
-
     def heal(self) -> None:
-        """Let every machine reach every other again. Delays stay."""
+        """Let every machine reach every other again."""
         self._cut.clear()
         self._order()
 
     def _order(self) -> None:
         number = self.machines.index
         cut = [(number(one), number(other)) for one, other in self._cut]
-        delays = [
-            (number(one), number(other), seconds) for (one, other), seconds in self._delays.items()
-        ]
         assert self._switch.stdin is not None
-        order = msgspec.json.encode(LinkFaults(cut, delays)).decode()
-        self._switch.stdin.write(f"{order}\n")
+        self._switch.stdin.write(f"{msgspec.json.encode(cut).decode()}\n")
         self._switch.stdin.flush()
         _await_line(self._switch)
 

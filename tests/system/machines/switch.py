@@ -1,25 +1,22 @@
 """The switch between the machines: ``python -m tests.system.machines.switch NAMESPACE ...``.
 
-It is a program instead of the kernel's bridge, because it can cut and delay links with no kernel
-module but the one for TAP devices. It reads the faults of links as lines of JSON, answers each with
-an empty line, and ends with its input.
+It is a program instead of the kernel's bridge, because it can cut links with no kernel module but
+the one for TAP devices. It reads which links are cut as lines of JSON, answers each with an empty
+line, and ends with its input.
 """
 
 import contextlib
 import fcntl
-import heapq
-import itertools
 import os
 import selectors
 import struct
 import sys
-import time
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from tests.system.machines.network import DEVICE, LinkFaults, entered
+from tests.system.machines.network import DEVICE, CutLinks, entered
 
 _TUNSETIFF: Final = 0x400454CA
 _TAP_WITHOUT_HEADERS: Final = 0x0002 | 0x1000
@@ -35,10 +32,6 @@ class Switch:
         self._ports = [_create_device(namespace) for namespace in namespaces]
         self._port_of: dict[bytes, int] = {}
         self._cut: set[tuple[int, int]] = set()
-        self._delays: dict[tuple[int, int], float] = {}
-        self._delayed: list[tuple[float, int, int, bytes]] = []
-        """When to forward which frame to which port; the second field keeps their order."""
-        self._numbers = itertools.count()
 
     def run(self) -> None:
         """Forward until the input ends."""
@@ -47,20 +40,17 @@ class Switch:
                 selector.register(port, selectors.EVENT_READ, number)
             selector.register(sys.stdin, selectors.EVENT_READ, None)
             while True:
-                for key, _ in selector.select(self._seconds_to_next()):
+                for key, _ in selector.select():
                     if key.data is not None:
                         self._receive(key.data)
                     elif not self._follow(sys.stdin.readline()):
                         return
-                self._forward_due()
 
     def _follow(self, line: str) -> bool:
         if not line:
             return False
-        faults = msgspec.json.decode(line, type=LinkFaults)
-        self._cut = {*faults.cut, *((other, one) for one, other in faults.cut)}
-        self._delays = {(one, other): seconds for one, other, seconds in faults.delays}
-        self._delays |= {(other, one): seconds for one, other, seconds in faults.delays}
+        cut = msgspec.json.decode(line, type=CutLinks)
+        self._cut = {*cut, *((other, one) for one, other in cut)}
         print(flush=True)  # noqa: T201
         return True
 
@@ -74,25 +64,7 @@ class Switch:
             target = None if frame[0] & _MULTICAST else self._port_of.get(frame[:6])
             for each in range(len(self._ports)) if target is None else (target,):
                 if each != source and (source, each) not in self._cut:
-                    self._pass_on(source, each, frame)
-
-    def _pass_on(self, source: int, target: int, frame: bytes) -> None:
-        seconds = self._delays.get((source, target), 0.0)
-        if not seconds:
-            self._forward(target, frame)
-            return
-        due = time.monotonic() + seconds
-        heapq.heappush(self._delayed, (due, next(self._numbers), target, frame))
-
-    def _seconds_to_next(self) -> float | None:
-        if not self._delayed:
-            return None
-        return max(0.0, self._delayed[0][0] - time.monotonic())
-
-    def _forward_due(self) -> None:
-        while self._delayed and self._delayed[0][0] <= time.monotonic():
-            _, _, target, frame = heapq.heappop(self._delayed)
-            self._forward(target, frame)
+                    self._forward(each, frame)
 
     def _forward(self, target: int, frame: bytes) -> None:
         with contextlib.suppress(OSError):
