@@ -11,16 +11,15 @@ import click
 import msgspec
 from msgspec import UNSET
 
-from tenantry.accounts.invitations import InvitationService
-from tenantry.accounts.memberships.members import MemberService
 from tenantry.accounts.owner_addresses import verify_as_operator
-from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, export_trail
+from tenantry.accounts.restore import LostChange, RestoreOutcome, export_trail
 from tenantry.accounts.tenant_changes import TenantInput
-from tenantry.auth.api_keys import ApiKeyService, operator_principal
+from tenantry.auth.api_keys import operator_principal
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
 from tenantry.cli import grants, key_import
 from tenantry.cli.database import on_database
 from tenantry.cli.interruption import STOPPED, Interruption
+from tenantry.cli.operator_services import operator_services
 from tenantry.cli.options import dry_run_option, json_option
 from tenantry.cli.output import (
     FAILED,
@@ -33,14 +32,12 @@ from tenantry.cli.output import (
     progress,
     shown,
 )
-from tenantry.cli.tenant_support import COMMANDS, tenant_service
+from tenantry.cli.tenant_support import COMMANDS
 from tenantry.cli.tenant_usage import admin_usage
 from tenantry.cli.times import future, past
 from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.db.database import Database
-from tenantry.db.outbox import Outbox
-from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR, AuditEvent
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.permissions import AccessLevel, Mode
@@ -96,7 +93,7 @@ def create_tenant(
             stripe_customer_id=customer or UNSET,
             plan=plan,
         )
-        tenants = tenant_service(settings, database)
+        tenants = operator_services(settings, database).tenants
         tenant, _ = await tenants.put(
             BY_OPERATOR,
             tenant_id,
@@ -161,14 +158,7 @@ def create_key(
             raise click.BadParameter(f"{scope!r} is not <resource>:<action>", param_hint="--scope")
 
     async def create(settings: Settings, database: Database) -> str:
-        pepper = Pepper(settings.peppers[0].reveal().encode())
-        keys = ApiKeyService(
-            database,
-            settings.billing.catalog,
-            pepper,
-            system_clock,
-            key_format=settings.key_format,
-        )
+        keys = operator_services(settings, database, peppers=settings.peppers).api_keys
         key = await keys.create(
             operator_principal(org_id),
             BY_OPERATOR,
@@ -194,7 +184,7 @@ def show_tenant(org_id: str, *, as_json: bool) -> None:
       tenantry admin show-tenant acme
     """
     tenant = on_database(
-        lambda settings, database: tenant_service(settings, database).show(org_id),
+        lambda settings, database: operator_services(settings, database).tenants.show(org_id),
         unreachable=FAILED,
     )
     fields = msgspec.structs.asdict(tenant) | {"access": access_words(tenant.access)}
@@ -253,15 +243,7 @@ def _change_link(
     change: Callable[[CustomerLinks], Awaitable[CustomerMove]], *, as_json: bool
 ) -> None:
     async def run(settings: Settings, database: Database) -> CustomerMove:
-        outbox = Outbox(asks_provider=settings.provider_secret_key is not None)
-        return await change(
-            CustomerLinks(
-                database,
-                settings.billing,
-                outbox,
-                system_clock,
-            )
-        )
+        return await change(operator_services(settings, database).links)
 
     moved = on_database(run)
     former = moved.moved_from or "no tenant"
@@ -366,35 +348,7 @@ def after_restore(
     interruption = Interruption()
 
     async def restore(settings: Settings, database: Database) -> tuple[int | None, int | None]:
-        keys = ApiKeyService(
-            database,
-            settings.billing.catalog,
-            Pepper(b""),
-            system_clock,
-        )
-        members = MemberService(
-            database,
-            settings.issuers,
-            settings.billing.catalog,
-            system_clock,
-        )
-        tenants = tenant_service(settings, database, asks_provider=False)
-        invitations = InvitationService(
-            database,
-            settings.issuers,
-            settings.billing.catalog,
-            system_clock,
-            None,
-        )
-        service = Restore(
-            database,
-            keys,
-            members,
-            tenants,
-            grants.grant_service(settings, database, asks_provider=False),
-            invitations,
-            system_clock,
-        )
+        service = operator_services(settings, database, asks_provider=False).restore
         lost = await service.lost_entries(trail)
         if not dry_run:
             await service.begin_epoch()

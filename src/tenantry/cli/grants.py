@@ -6,18 +6,14 @@ from typing import Final, TypeVar
 
 import click
 
-from tenantry.billing.grants import GrantService
 from tenantry.cli.database import on_database
+from tenantry.cli.operator_services import operator_services
 from tenantry.cli.options import json_option
 from tenantry.cli.output import Column, columns, minute, print_json, print_table, report, say, shown
 from tenantry.cli.times import future
-from tenantry.common.clock import system_clock
-from tenantry.db.database import Database
-from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.features import FeatureValue
 from tenantry.domain.grants import Grant, GrantInput
-from tenantry.settings import Settings
 
 Value = TypeVar("Value")
 
@@ -76,7 +72,7 @@ def grant(
         raise click.UsageError("Pass either --end, or the terms of the grant.")
     if end:
         ended = on_database(
-            lambda settings, database: grant_service(settings, database).end(
+            lambda settings, database: operator_services(settings, database).grants.end(
                 BY_OPERATOR, org_id, name
             )
         )
@@ -92,7 +88,7 @@ def grant(
         until,
     )
     set_grant = on_database(
-        lambda settings, database: grant_service(settings, database).put(
+        lambda settings, database: operator_services(settings, database).grants.put(
             BY_OPERATOR, org_id, name, wanted
         )
     )
@@ -109,22 +105,12 @@ def grants(org_id: str, *, as_json: bool) -> None:
       tenantry admin grants acme
     """
     listed = on_database(
-        lambda settings, database: grant_service(settings, database).list_all(org_id)
+        lambda settings, database: operator_services(settings, database).grants.list_all(org_id)
     )
     if as_json:
         print_json(listed)
     elif not print_table(listed, _COLUMNS):
         say(f"{org_id} has no grants.")
-
-
-def grant_service(
-    settings: Settings, database: Database, *, asks_provider: bool = True
-) -> GrantService:
-    """Return the service of grants as operator commands use it; ``asks_provider`` as of
-    `tenant_service`.
-    """
-    outbox = Outbox(asks_provider=asks_provider and settings.provider_secret_key is not None)
-    return GrantService(database, settings.billing, outbox, system_clock)
 
 
 def _named(given: Sequence[str], parse: Callable[[str], Value], option: str) -> dict[str, Value]:

@@ -21,6 +21,7 @@ from tenantry.cli.key_import_plan import (
     plan_import,
 )
 from tenantry.cli.key_sources import KeySource, stores_plaintext
+from tenantry.cli.operator_services import operator_services
 from tenantry.cli.options import dry_run_option, json_option, limit_option
 from tenantry.cli.output import (
     FAILED,
@@ -35,10 +36,8 @@ from tenantry.cli.output import (
     progress,
     say,
 )
-from tenantry.cli.tenant_support import items_of, key_service, print_each
-from tenantry.common.clock import system_clock
+from tenantry.cli.tenant_support import items_of, print_each
 from tenantry.db.database import Database
-from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import NotFoundError, ValidationError
 from tenantry.domain.scopes import is_scope
@@ -152,8 +151,7 @@ def import_keys(
         plan = plan_import(exported, options)
         if pattern is None:
             say(_NO_PATTERN)
-        peppers = [Pepper(pepper.reveal().encode()) for pepper in settings.peppers]
-        service = KeyImportService(database, peppers, system_clock)
+        service = operator_services(settings, database, peppers=settings.peppers).key_import
         summary = ImportSummary(dry_run, dict(plan.skipped))
         await _check(service, plan, summary)
         if not dry_run:
@@ -243,7 +241,7 @@ def imported_keys(org_id: str | None, *, unused: bool, limit: int | None, as_jso
 
 def _print_keys(org_id: str, *, unused: bool, limit: int | None, as_json: bool) -> None:
     async def read(settings: Settings, database: Database) -> None:
-        service = key_service(settings, database)
+        service = operator_services(settings, database).operator_keys
         keys = items_of(partial(service.list_imported, org_id, unused=unused), limit)
         await print_each(keys, _KEY_COLUMNS, "No imported key matches.", as_json=as_json)
 
@@ -252,7 +250,9 @@ def _print_keys(org_id: str, *, unused: bool, limit: int | None, as_json: bool) 
 
 def _print_counts(*, as_json: bool) -> None:
     tenants = on_database(
-        lambda settings, database: key_service(settings, database).count_imported()
+        lambda settings, database: operator_services(
+            settings, database
+        ).operator_keys.count_imported()
     )
     if as_json:
         for tenant in tenants:

@@ -10,14 +10,12 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from tenantry.accounts.tenant_directory import TenantDirectory, TenantMatch
+from tenantry.accounts.tenant_directory import TenantMatch
 from tenantry.accounts.tenant_directory_store import TenantFilter
-from tenantry.accounts.tenants import TenantService
-from tenantry.auth.api_keys import ApiKeyService
-from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.cli import output
 from tenantry.cli.database import on_database
+from tenantry.cli.operator_services import operator_services
 from tenantry.cli.options import json_option, limit_option, yes_option
 from tenantry.cli.output import (
     NOT_FOUND,
@@ -33,10 +31,9 @@ from tenantry.cli.output import (
 )
 from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
-from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Page
 from tenantry.domain.access import TenantAccess
-from tenantry.domain.api_keys import ApiKey, Pepper, is_secret_of_any
+from tenantry.domain.api_keys import ApiKey, is_secret_of_any
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import LastOwnerError
 from tenantry.domain.plans import AccessState
@@ -60,50 +57,6 @@ def _text(text: str) -> str:
     if len(text) > 200 or not text.isprintable():  # noqa: PLR2004  # as the API's
         raise click.BadParameter("must be at most 200 printable characters")
     return text
-
-
-def tenant_service(
-    settings: Settings, database: Database, *, asks_provider: bool = True
-) -> TenantService:
-    """Return the service of tenants as operator commands use it; ``asks_provider`` if the
-    provider's API is set up.
-    """
-    outbox = Outbox(
-        asks_provider=asks_provider and settings.provider_secret_key is not None,
-        follows_seats=asks_provider and settings.follows_seats,
-    )
-    return TenantService(
-        database,
-        settings.billing,
-        outbox,
-        system_clock,
-        settings.issuers,
-        email_subjects=settings.email_subjects,
-    )
-
-
-def key_service(settings: Settings, database: Database) -> OperatorKeyService:
-    pepper = Pepper(b"")  # needed for new keys alone
-    catalog = settings.billing.catalog
-    return OperatorKeyService(
-        ApiKeyService(
-            database,
-            catalog,
-            pepper,
-            system_clock,
-            settings.issuers,
-            key_format=settings.key_format,
-        )
-    )
-
-
-def _directory(settings: Settings, database: Database) -> TenantDirectory:
-    return TenantDirectory(
-        database,
-        settings.billing.catalog,
-        key_service(settings, database),
-        system_clock,
-    )
 
 
 @click.command("list-tenants", short_help="List tenants, with filters and search.")
@@ -160,7 +113,7 @@ def list_tenants(
     )
 
     async def read(settings: Settings, database: Database) -> None:
-        directory = _directory(settings, database)
+        directory = operator_services(settings, database).directory
         tenants = items_of(
             lambda number, cursor: directory.list_page(wanted, number, cursor), limit
         )
@@ -189,7 +142,9 @@ def find(text: str, *, as_json: bool) -> None:
       tenantry admin find ada@acme.example
       tenantry admin find wxyz
     """
-    matches = on_database(lambda settings, database: _directory(settings, database).find(text))
+    matches = on_database(
+        lambda settings, database: operator_services(settings, database).directory.find(text)
+    )
     if not matches:
         raise CommandError(
             f"Nothing has the id, customer, owner's address or key {text}.", NOT_FOUND
@@ -224,7 +179,7 @@ def revoke_key(
     """
 
     async def revoke(settings: Settings, database: Database) -> ApiKey:
-        keys = key_service(settings, database)
+        keys = operator_services(settings, database).operator_keys
         if not yes:
             confirm(f"Revoke {_described(await keys.get(key_id))}?")
         try:
@@ -294,7 +249,7 @@ def parked_events(*, limit: int | None, as_json: bool) -> None:
 
 def _set_suspended(org_id: str, *, suspended: bool, as_json: bool) -> None:
     tenant = on_database(
-        lambda settings, database: tenant_service(settings, database).suspend(
+        lambda settings, database: operator_services(settings, database).tenants.suspend(
             BY_OPERATOR, org_id, suspended=suspended
         )
     )
