@@ -20,14 +20,59 @@ OF_ISSUERS: Final = (
     "(%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s)"
 )
 """The condition for users of the trusted issuers; of every issuer, if there are none."""
-_FIND: Final = (
-    f"SELECT {_COLUMNS} FROM memberships WHERE tenant_id = %(org)s AND {OF_ISSUERS} AND id = %(id)s"  # noqa: S608  # our own
-)
-_FIND_OWNER: Final = f"""
-SELECT {_COLUMNS} FROM memberships
- WHERE tenant_id = %(org)s AND {OF_ISSUERS} AND subject = %(subject)s
- ORDER BY role <> 'owner' OR invited OR removed_at IS NOT NULL, issuer <> %(issuer)s, created_at LIMIT 1
-"""  # noqa: S608  # our own
+_FIND: Final = """
+SELECT id, tenant_id, subject, role,
+       CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN invited THEN 'invited' ELSE 'active' END,
+       created_at, coalesce(updated_at, removed_at, created_at), removed_at
+  FROM memberships
+ WHERE tenant_id = %(org)s
+   AND (%(issuers)s::text[] IS NULL OR issuer = ANY (%(issuers)s) OR issuer LIKE %(pattern)s)
+   AND id = %(id)s
+"""
+# An active owner first, then a user of the named issuer.
+_FIND_OWNER: Final = """
+SELECT id, tenant_id, subject, role,
+       CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN invited THEN 'invited' ELSE 'active' END,
+       created_at, coalesce(updated_at, removed_at, created_at), removed_at
+  FROM memberships
+ WHERE tenant_id = %(org)s
+   AND (%(issuers)s::text[] IS NULL OR issuer = ANY (%(issuers)s) OR issuer LIKE %(pattern)s)
+   AND subject = %(subject)s
+ ORDER BY role <> 'owner' OR invited OR removed_at IS NOT NULL, issuer <> %(issuer)s, created_at
+ LIMIT 1
+"""
+_FIND_USER: Final = """
+SELECT id, tenant_id, subject, role,
+       CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN invited THEN 'invited' ELSE 'active' END,
+       created_at, coalesce(updated_at, removed_at, created_at), removed_at
+  FROM memberships
+ WHERE tenant_id = %(org)s AND issuer = %(issuer)s AND subject = %(subject)s
+"""
+_READ_ALL: Final = """
+SELECT id, issuer, subject, role,
+       CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN invited THEN 'invited' ELSE 'active' END,
+       created_at, coalesce(updated_at, removed_at, created_at), removed_at
+  FROM memberships
+ WHERE tenant_id = %s
+ ORDER BY created_at, id
+"""
+_COUNT_CURRENT: Final = """
+SELECT count(*)
+  FROM (SELECT
+          FROM memberships
+         WHERE tenant_id = %(org)s
+           AND (%(issuers)s::text[] IS NULL OR issuer = ANY (%(issuers)s) OR issuer LIKE %(pattern)s)
+           AND removed_at IS NULL
+         LIMIT %(most)s) counted
+"""
+_COUNT_OWNERS: Final = """
+SELECT count(*)
+  FROM memberships
+ WHERE tenant_id = %(org)s
+   AND (%(issuers)s::text[] IS NULL OR issuer = ANY (%(issuers)s) OR issuer LIKE %(pattern)s)
+   AND role = 'owner' AND removed_at IS NULL AND NOT invited AND id <> %(except)s
+   AND (%(user)s::text IS NULL OR subject = %(user)s)
+"""
 _LISTING: Final = Listing(_COLUMNS, "memberships", "created_at")
 _NAMED: Final = """
 (SELECT m.id, m.tenant_id, m.issuer, m.subject, m.role, m.invited, m.removed_at, m.created_at, t.name, t.deleted_at
@@ -135,10 +180,7 @@ async def find_owner(
 
 async def find_user(connection: Connection, org_id: str, user: User) -> Member | None:
     """Find a user's membership in a tenant, removed ones included."""
-    row = await connection.fetch_row(
-        f"SELECT {_COLUMNS} FROM memberships WHERE issuer = %s AND subject = %s AND tenant_id = %s",  # noqa: S608
-        (*user, org_id),
-    )
+    row = await connection.fetch_row(_FIND_USER, {"org": org_id, **user._asdict()})
     return _member(row) if row else None
 
 
@@ -161,8 +203,7 @@ async def count_current(
 ) -> int:
     """Count a tenant's members and invitations, up to ``most``."""
     return await connection.fetch_count(
-        "SELECT count(*) FROM (SELECT FROM memberships WHERE tenant_id = %(org)s "  # noqa: S608  # our own
-        f"AND {OF_ISSUERS} AND removed_at IS NULL LIMIT %(most)s) counted",
+        _COUNT_CURRENT,
         {"org": org_id, **issuer_values(issuers), "most": most},
     )
 
@@ -179,9 +220,7 @@ async def count_owners(
     of this subject.
     """
     return await connection.fetch_count(
-        f"SELECT count(*) FROM memberships WHERE tenant_id = %(org)s AND {OF_ISSUERS} "  # noqa: S608  # our own
-        "AND role = 'owner' AND removed_at IS NULL AND NOT invited AND id <> %(except)s "
-        "AND (%(user)s::text IS NULL OR subject = %(user)s)",
+        _COUNT_OWNERS,
         {
             "org": org_id,
             **issuer_values(issuers),
@@ -229,11 +268,7 @@ async def read_all(connection: Connection, org_id: str) -> list[dict[str, Any]]:
     """Read all members of a tenant, removed ones and those of every issuer included, for its
     export.
     """
-    rows = await connection.fetch(
-        f"SELECT id, issuer, subject, role, {MEMBER_STATUS}, {_TIMES} FROM memberships "  # noqa: S608  # our own
-        "WHERE tenant_id = %s ORDER BY created_at, id",
-        (org_id,),
-    )
+    rows = await connection.fetch(_READ_ALL, (org_id,))
     names = ("id", "issuer", "subject", "role", "status", "createdAt", "updatedAt", "removedAt")
     return [dict(zip(names, row, strict=True)) for row in rows]
 

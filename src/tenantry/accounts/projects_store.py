@@ -11,7 +11,21 @@ from tenantry.domain.permissions import Mode
 from tenantry.domain.tenants import Project
 
 _COLUMNS: Final = "id, org_id, name, description, mode, created_at, updated_at"
-_SELECT: Final = f"SELECT {_COLUMNS} FROM projects WHERE org_id = %s AND mode = %s"  # noqa: S608  # our own columns
+_FIND: Final = """
+SELECT id, org_id, name, description, mode, created_at, updated_at
+  FROM projects
+ WHERE org_id = %s AND mode = %s AND id = %s
+"""
+_READ_ALL: Final = """
+SELECT id, org_id, name, description, mode, created_at, updated_at
+  FROM projects
+ WHERE org_id = %s AND mode = %s
+ ORDER BY created_at, id
+"""
+_INSERT: Final = """
+INSERT INTO projects (id, org_id, name, description, mode, created_at, updated_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
+"""
 _LISTING: Final = Listing(_COLUMNS, "projects", "created_at", most=MAX_SCANNED_RECORDS)
 _OF_TENANT: Final = "org_id = %(org)s AND mode = %(mode)s"
 # One value a line, so that no search text matches across two of them.
@@ -69,15 +83,12 @@ async def count(connection: Connection, org_id: str, mode: Mode, most: int) -> i
 
 async def insert(connection: Connection, project: Project) -> None:
     """Store a new project."""
-    await connection.execute(
-        f"INSERT INTO projects ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)",  # noqa: S608  # our own columns
-        msgspec.structs.astuple(project),
-    )
+    await connection.execute(_INSERT, msgspec.structs.astuple(project))
 
 
 async def find(connection: Connection, org_id: str, mode: Mode, project_id: str) -> Project | None:
     """Find a project of a tenant."""
-    row = await connection.fetch_row(f"{_SELECT} AND id = %s", (org_id, mode, project_id))
+    row = await connection.fetch_row(_FIND, (org_id, mode, project_id))
     return Project(*row) if row else None
 
 
@@ -99,5 +110,5 @@ async def delete(connection: Connection, org_id: str, mode: Mode, project_id: st
 
 async def read_all(connection: Connection, org_id: str, mode: Mode) -> list[Project]:
     """Read every project of a tenant in one mode, oldest first."""
-    rows = await connection.fetch(f"{_SELECT} ORDER BY created_at, id", (org_id, mode))
+    rows = await connection.fetch(_READ_ALL, (org_id, mode))
     return [Project(*row) for row in rows]

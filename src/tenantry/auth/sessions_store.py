@@ -18,7 +18,23 @@ USES_KEPT: Final = timedelta(hours=1)
 be used twice.
 """
 _MAX_INVITATIONS: Final = 100
-_COLUMNS: Final = "digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at"
+_INSERT: Final = """
+INSERT INTO dashboard_sessions
+       (digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+"""
+_FIND: Final = """
+SELECT digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at
+  FROM dashboard_sessions
+ WHERE digest = %s
+"""
+_OF_USER: Final = """
+SELECT digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at
+  FROM dashboard_sessions
+ WHERE issuer = %s AND subject = %s AND started_at > %s
+ ORDER BY used_at DESC
+ LIMIT 50
+"""
 
 
 class TenantOfUser(msgspec.Struct, frozen=True):
@@ -42,10 +58,7 @@ class OrganizationOfUser(TenantOfUser, frozen=True):
 
 async def insert(connection: Connection, session: Session) -> None:
     """Store a new session."""
-    await connection.execute(
-        f"INSERT INTO dashboard_sessions ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",  # noqa: S608
-        msgspec.structs.astuple(session),
-    )
+    await connection.execute(_INSERT, msgspec.structs.astuple(session))
 
 
 async def use_once(connection: Connection, purpose: str, name: str, now: datetime) -> bool:
@@ -64,18 +77,13 @@ async def use_once(connection: Connection, purpose: str, name: str, now: datetim
 
 async def find(connection: Connection, digest: bytes) -> Session | None:
     """Find a session, expired ones included."""
-    statement = f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE digest = %s"  # noqa: S608
-    row = await connection.fetch_row(statement, (digest,))
+    row = await connection.fetch_row(_FIND, (digest,))
     return Session(*row) if row else None
 
 
 async def of_user(connection: Connection, user: User, started_after: datetime) -> list[Session]:
     """Read a user's sessions, the last used first."""
-    rows = await connection.fetch(
-        f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE issuer = %s AND subject = %s AND started_at > %s "  # noqa: S608
-        "ORDER BY used_at DESC LIMIT 50",
-        (*user, started_after),
-    )
+    rows = await connection.fetch(_OF_USER, (*user, started_after))
     return [Session(*row) for row in rows]
 
 
