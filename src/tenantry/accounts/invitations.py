@@ -12,7 +12,7 @@ import msgspec
 from tenantry.accounts import invitations_store as store
 from tenantry.accounts import members_store as members
 from tenantry.accounts.caller_address import CallerAddress
-from tenantry.accounts.memberships.changes import NO_OUTBOX, MembershipChanges
+from tenantry.accounts.memberships.changes import NO_OUTBOX, MembershipChanges, membership_of
 from tenantry.accounts.memberships.members import WRITE_SCOPE
 from tenantry.auth.changes import Change, Changes, Repeated
 from tenantry.auth.user_profiles_store import record_visits, visit_of
@@ -302,7 +302,7 @@ class InvitationService:
                         rules.check_recipient(terms.address, verified, has_proof=has_proof)
                         member = await self._join(change, user, terms)
                         await _record_address(change, address, verified)
-                    membership = _membership(tenant, member)
+                    membership = membership_of(tenant, member)
                 await idempotency.keep(connection, claim, membership, self.clock())
                 return membership
         except errors.MemberExistsError:
@@ -485,16 +485,6 @@ async def _close(
 def _check_not_suspended(tenant: TenantRow) -> None:
     if tenant.suspended:
         raise errors.OrgSuspendedError("The organization is suspended.")
-
-
-def _membership(tenant: TenantRow, member: Member) -> Membership:
-    return Membership(
-        member.id,
-        member.org_id,
-        tenant.record.name,
-        member.role,
-        member.status,
-    )
 
 
 def _shown(tenant: TenantRow, invitation: Invitation) -> ShownInvitation:

@@ -17,7 +17,7 @@ from tenantry.domain import errors
 from tenantry.domain import members as rules
 from tenantry.domain.audit import Action
 from tenantry.domain.issuers import Issuers
-from tenantry.domain.members import Member, MemberStatus, User
+from tenantry.domain.members import Member, Membership, MemberStatus, User
 from tenantry.domain.permissions import AccessLevel, RequestPrincipal
 from tenantry.domain.plan_limits import MEMBERS, limit_in_force
 from tenantry.domain.plans import Catalog
@@ -260,6 +260,17 @@ async def hand_over(change: CallersChange, issuers: Issuers | None, successor: U
     if former is not None and former.id != member.id and former.status is MemberStatus.ACTIVE:
         role = rules.role_of_former_owner(former.role)
         await memberships.set_role(former, role, binds_owner=binds_owner)
+
+
+def membership_of(tenant: TenantRow, member: Member) -> Membership:
+    """Return a member's own view of the membership."""
+    return Membership(
+        member.id,
+        member.org_id,
+        tenant.record.name,
+        member.role,
+        member.status,
+    )
 
 
 def issuer_of_new(issuers: Issuers | None, principal: RequestPrincipal) -> str:

@@ -5,7 +5,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tenantry.accounts import members_store as members
-from tenantry.accounts.memberships.changes import NO_OUTBOX, MembershipChanges, check_not_last_owner
+from tenantry.accounts.memberships.changes import (
+    NO_OUTBOX,
+    MembershipChanges,
+    check_not_last_owner,
+    membership_of,
+)
 from tenantry.auth.changes import Change
 from tenantry.common.clock import Clock
 from tenantry.db import idempotency_store as idempotency
@@ -51,7 +56,7 @@ class MembershipService:
             self.database.transaction(OF_PEOPLE) as connection,
             self._locked(connection, user, membership_id) as (tenant, member),
         ):
-            return _shown(tenant, member)
+            return membership_of(tenant, member)
 
     async def accept(
         self, user: User, author: Author, membership_id: str, claim: Claim | None
@@ -66,7 +71,7 @@ class MembershipService:
                 return repeated
             async with self._locked(connection, user, membership_id) as (tenant, member):
                 change = Change(connection, tenant, author, self.clock())
-                accepted = _shown(tenant, await self._accept(change, member))
+                accepted = membership_of(tenant, await self._accept(change, member))
             await idempotency.keep(connection, claim, accepted, now)
             return accepted
 
@@ -143,13 +148,3 @@ class MembershipService:
             if member is None:
                 raise errors.NotFoundError("membership")
             yield tenant, member
-
-
-def _shown(tenant: TenantRow, member: Member) -> Membership:
-    return Membership(
-        member.id,
-        member.org_id,
-        tenant.record.name,
-        member.role,
-        member.status,
-    )
