@@ -2,7 +2,7 @@
 acknowledged change.
 
 Eight writers change keys, members, tenants, the name of one tenant that two of them share, and
-plans. Meanwhile server processes and the follower, which is a process of its own, are killed.
+plans. Meanwhile server processes and the follower, which is a separate process, are killed.
 """
 
 import asyncio

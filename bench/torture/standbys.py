@@ -88,7 +88,7 @@ class Tally:
 
 
 class RevocationClients(Clients):
-    """Clients that each work on one key after the other, for a tenant of their own."""
+    """Clients that each work on one key after the other, each for its own tenant."""
 
     def __init__(
         self, site: Deployment, owners: dict[str, str], chance: random.Random, tally: Tally

@@ -27,7 +27,7 @@ class ExpectedTenant(NamedTuple):
 
 
 def expected_of(history: History, placement: Placement, tenant: HistoryTenant) -> Expected:
-    """Return what the events of a tenant come to."""
+    """Return the outcome of a tenant's events."""
     events = [
         told_by(history.events[position])
         for position in sorted(placement.tenant_of)

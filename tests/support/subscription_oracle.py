@@ -79,7 +79,7 @@ class Rules(NamedTuple):
 
     @property
     def is_each(self) -> bool:
-        """Whether each subscription has a state of its own."""
+        """Whether each subscription has its own state."""
         return self.subscriptions is SubscriptionRule.EACH
 
 

@@ -106,7 +106,7 @@ def test_a_subscription_without_access_changes_no_period() -> None:
 
 
 def test_start_and_end_are_those_of_the_plan_item() -> None:
-    """The provider lists items in any order, and each has a period of its own."""
+    """The provider lists items in any order, and each has its own period."""
     plan, lower = item("business", YEAR), item("pro", LATER)
     for addon in (item("projects", MONTH), item("projects", LATER)):
         for items in permutations((plan, addon, SubscriptionItem("price_unknown", 1, 9, 8))):

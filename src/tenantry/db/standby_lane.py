@@ -41,7 +41,7 @@ class StandbyLane:
     """Asks a standby, and the ``primary`` if the standby's answer does not count.
 
     Not for concurrent use. The statements of a batch are sent at once, that of the standby's state
-    first: each has a snapshot of its own, so the lookups see what the state says. The rules are in
+    first: each has its own snapshot, so the lookups see what the state says. The rules are in
     `tenantry.domain.standby_checks`.
     """
 

@@ -40,7 +40,7 @@ class Standbys:
         self._connectors: list[StandbyConnector] = []
 
     def lane(self, primary: Lane) -> StandbyLane:
-        """Return a lane that asks a standby first, over a connection of its own."""
+        """Return a lane that asks a standby first, over a separate connection."""
         connector = StandbyConnector(self._hosts, self._settings, self._registry, self._timeouts)
         self._connectors.append(connector)
         return StandbyLane(primary, connector, self._telemetry)
