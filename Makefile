@@ -3,7 +3,9 @@ SHELL := /bin/sh
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Programs that run beside the service and never with it, in an environment without it.
+TOOLS := $(VENV)/tools/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 TESTS ?= tests
 # Two test processes more than there are cores: a test waits for the database or a command most of its time.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
@@ -85,23 +87,23 @@ format: $(VENV)/.dev ## Format the code
 	@$(BIN)/python sdk/make_sync.py
 	@$(BIN)/python docs/make_reference.py
 
-bench: $(VENV)/.dev ## Measure both hot paths beside what people use today (needs wrk; BENCH=--quick: ours alone)
+bench: $(VENV)/.dev ## Measure both hot paths beside what people use today (needs wrk; BENCH=--quick: beside nginx alone)
 	@$(BIN)/python -m bench.compare $(BENCH)
 
 fuzz: $(VENV)/.fuzz ## Throw bytes at every parser that meets those of others (FUZZ=--seconds 10 for a first look)
 	@$(BIN)/python -m bench.fuzz $(FUZZ)
 
-audit: $(VENV)/.audit ## Look for known weaknesses and for licences that are not allowed in what is installed
+audit: $(VENV)/.dev $(VENV)/.tools ## Look for known weaknesses and for licences that are not allowed in what is installed
 	@$(BIN)/python requirements/audit.py
 
-dist: $(VENV)/.release ## Build the wheels and source distributions of all three packages in dist/, and check them
+dist: $(VENV)/.tools ## Build the wheels and source distributions of all three packages in dist/, and check them
 	@rm -rf dist
-	@for part in . sdk devkit; do $(VENV)/release/bin/python -m build --outdir dist $$part >/dev/null || exit 1; done
-	@$(VENV)/release/bin/twine check --strict dist/*
-	@$(VENV)/release/bin/check-wheel-contents dist/*.whl
+	@for part in . sdk devkit; do $(TOOLS)/python -m build --outdir dist $$part >/dev/null || exit 1; done
+	@$(TOOLS)/twine check --strict dist/*
+	@$(TOOLS)/check-wheel-contents dist/*.whl
 
-docs: $(VENV)/.docs ## Build the documentation site, and serve it at http://127.0.0.1:8000 until Ctrl-C
-	@$(VENV)/docs/bin/python docs/make_site.py $$(PYTHONPATH=src $(BIN)/python -c 'import tenantry; print(tenantry.__version__)')
+docs: $(VENV)/.tools ## Build the documentation site, and serve it at http://127.0.0.1:8000 until Ctrl-C
+	@$(TOOLS)/python docs/make_site.py $$(PYTHONPATH=src $(BIN)/python -c 'import tenantry; print(tenantry.__version__)')
 	@exec $(BIN)/python -u -m http.server --bind 127.0.0.1 --directory site 8000
 
 clean: ## Remove .venv and caches; the demo's data in .tenantry stays
@@ -113,9 +115,13 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: requirements/build.txt requirements/demo.txt pyproject.toml sdk/pyproject.toml devkit/pyproject.toml | $(VENV)/bin/python
-	@echo "Installing the pinned dependencies into $(VENV) ..."
-	@$(PIP) install --require-hashes -r requirements/build.txt -r requirements/demo.txt
+	@echo "1/4 Installing what builds packages into $(VENV) ..."
+	@$(PIP) install --require-hashes -r requirements/build.txt
+	@echo "2/4 Installing the service's dependencies and PostgreSQL, which takes longest ..."
+	@$(PIP) install --require-hashes -r requirements/demo.txt
+	@echo "3/4 Installing tenantry ..."
 	@$(PIP) install --no-deps --no-build-isolation --editable ./sdk --editable . --editable ./devkit
+	@echo "4/4 Compiling ..."
 	@$(BIN)/python -m compileall -q src sdk/src devkit/src
 	@touch $@
 
@@ -128,29 +134,21 @@ $(VENV)/.fuzz: requirements/fuzz.txt $(VENV)/.dev
 	@$(PIP) install --require-hashes -r requirements/fuzz.txt
 	@touch $@
 
-$(VENV)/.release: requirements/release.txt | $(VENV)/bin/python
-	@$(PYTHON) -m venv $(VENV)/release
-	@$(VENV)/release/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/release.txt
-	@touch $@
-
-$(VENV)/.lowest: requirements/build.txt requirements/dev.txt pyproject.toml sdk/pyproject.toml devkit/pyproject.toml $(VENV)/.release
+$(VENV)/.lowest: private BIN = $(VENV)/lowest/bin
+$(VENV)/.lowest: requirements/build.txt requirements/dev.txt pyproject.toml sdk/pyproject.toml devkit/pyproject.toml | $(VENV)/.tools
 	@$(PYTHON) -m venv --clear $(VENV)/lowest
-	@$(VENV)/lowest/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/build.txt -r requirements/dev.txt
-	@$(VENV)/release/bin/uv pip install --quiet --python $(VENV)/lowest --resolution lowest-direct --reinstall --no-build-isolation --no-sources \
+	@$(PIP) install --require-hashes -r requirements/build.txt -r requirements/dev.txt
+	@$(TOOLS)/uv pip install --quiet --python $(VENV)/lowest --resolution lowest-direct --reinstall --no-build-isolation --no-sources \
 	  --editable ./sdk --editable '.[django,fastapi,flask,otel]' --editable './devkit[testing]'
 	@touch $@
 
-$(VENV)/.audit: requirements/audit.txt $(VENV)/.dev
-	@$(PYTHON) -m venv $(VENV)/audit
-	@$(VENV)/audit/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/audit.txt
+$(VENV)/.tools: private BIN = $(TOOLS)
+$(VENV)/.tools: requirements/tools.txt | $(VENV)/bin/python
+	@$(PYTHON) -m venv $(VENV)/tools
+	@$(PIP) install --require-hashes -r requirements/tools.txt
 	@touch $@
 
-$(VENV)/.docs: requirements/docs.txt | $(VENV)/bin/python
-	@$(PYTHON) -m venv $(VENV)/docs
-	@$(VENV)/docs/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/docs.txt
-	@touch $@
-
-$(VENV)/.patroni: requirements/patroni.txt | $(VENV)/bin/python
-	@$(PYTHON) -m venv $(VENV)/patroni
-	@$(VENV)/patroni/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/patroni.txt
+$(VENV)/.patroni: private BIN = $(TOOLS)
+$(VENV)/.patroni: requirements/patroni.txt | $(VENV)/.tools
+	@$(PIP) install --require-hashes -r requirements/patroni.txt
 	@touch $@

@@ -1,5 +1,6 @@
 """A hook of the build: where a checkout finds the other distributions of this repository."""
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,6 @@ class CheckoutHook(BuildHookInterface[Any]):
 
     def _in_checkout(self, requirement: str) -> str:
         """Name the folder of a distribution that is beside the sources."""
-        name = requirement.partition(">=")[0]
+        name = re.split("[>=]=", requirement)[0]
         folder = Path(self.root, _FOLDERS.get(name.partition("[")[0], "none"))
         return f"{name} @ {folder.as_uri()}" if folder.is_dir() else requirement

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 HERE: Final = Path(__file__).parent
 _LOCKED: Final = ("runtime", "demo", "build", "image", "dev")
 _NPM: Final = HERE.parent / "tests" / "support"
-_PIP_AUDIT: Final = Path(sys.prefix, "audit", "bin", "pip-audit")
+_PIP_AUDIT: Final = Path(sys.prefix, "tools", "bin", "pip-audit")
 _SECONDS: Final = 300
 _FAULTY, _NOT_ASKED = 1, 3
 

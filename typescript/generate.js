@@ -10,12 +10,16 @@ const NAMES = {
   BillingEventView: "BillingEvent",
   BillingFields: "BillingState",
   EndedKey: "RevokedKey",
+  EndingView: "AccessEnding",
   FeedPage: "EventPage",
+  ListedEndpoint: "WebhookEndpointStatus",
   NewApiKey: "ApiKeyFields", // the body of a creation
   OutboundEvent: "ChangeEventFields", // src/changes.ts has the kinds of events
   Outcome: "EventOutcome",
   PlanView: "Plan",
   SessionAddress: "HostedSession",
+  StateView: "BillingStateDetails",
+  SubscriptionView: "SubscriptionState",
 };
 
 /** Parts of paths that group resources. */
@@ -25,9 +29,19 @@ const GROUPS = new Set(["billing", "operator"]);
 const OF_OPERATOR = new Set(["grants", "apiKeys"]);
 
 /** Actions whose paths do not name them as verbs. */
-const ACTIONS = { confirmation: "requestConfirmation", import: "importKeys" };
+const ACTIONS = {
+  confirmation: "requestConfirmation",
+  consumptions: "giveBack",
+  explanation: "explain",
+  find: "find",
+  import: "importKeys",
+};
 
 const FEED = "url: '/api/v1/operator/events',";
+
+/** Methods with paths of operations that take an idempotency key, and of those whose responses have no content. */
+const KEYED = new Set();
+const EMPTY = new Set();
 
 const camel = (name) => name.replace(/[-_](.)/g, (_, letter) => letter.toUpperCase());
 
@@ -38,7 +52,7 @@ function methodName(path, { operationId }) {
   if (names[0] === "tenants" && OF_OPERATOR.has(names[1])) names[0] = "operator";
   const action = ACTIONS[names.at(-1)];
   if (action) return [...names.slice(0, -1), action].join(".");
-  const endsInAction = names.length > 1 && !GROUPS.has(names[0]);
+  const endsInAction = names.length > (GROUPS.has(names[0]) ? 2 : 1);
   return [...names, ...(endsInAction ? [] : [/^[a-z]+/.exec(operationId)[0]])].join(".");
 }
 
@@ -71,8 +85,13 @@ function prepare(document) {
       const body = content?.schema.anyOf?.[0] ?? content?.schema; // the other choice is null: no body
       if (body?.$ref) content.schema = components.schemas[body.$ref.split("/").at(-1)];
     }
+    const address = path.replace(/\{\w+\}/g, camel);
+    for (const [method, { parameters = [], responses }] of Object.entries(operations)) {
+      if (parameters.some(({ name }) => name === "Idempotency-Key")) KEYED.add(`${method} ${address}`);
+      if (responses[204]) EMPTY.add(`${method} ${address}`);
+    }
     delete paths[path];
-    paths[path.replace(/\{\w+\}/g, camel)] = operations;
+    paths[address] = operations;
   }
 }
 
@@ -86,17 +105,46 @@ function change(file, pattern, replacement) {
 
 const importFrom = (module, names) => [/\n\n/, `\n\nimport ${names} from "../${module}.js";\n`];
 
-/** Let each list return a pager, in place of the promise of its first page. */
+/** Let the methods send their requests with this package's client: the generator's own goes. */
+function useOwnClient(methods) {
+  change(methods, "import { client } from './client.gen.js';\n", "");
+  change(methods, /import \{ buildClientParams, .*? from '\.\/client\/index\.js';/, 'import { partsOf } from "../parameters.js";');
+  change(methods, /buildClientParams\(\[parameters\], \[\{ args: (\[.*?\]) \}\]\)/gs, "partsOf(parameters, $1)");
+  const base = "class HeyApiClient {\n    constructor(protected readonly client: Client) {}\n}\n\n";
+  change(methods, /export type Options<.*?(?=export class ApiKeys )/s, base);
+  change(methods, /    public static readonly __registry.*?\n    \}\n/s, "");
+  change(methods, /\(\{ client: this\.client \}\)/g, "(this.client)");
+  change(methods, /<ThrowOnError extends boolean = true>/g, "");
+  change(methods, /options\?: Options<never, ThrowOnError>/g, "options?: CallOptions");
+  const call = /\(options\?\.client \?\? this\.client\)\.(\w+)<(\w+), \w+, ThrowOnError, 'data'>\(\{(.*?)\n        \}\);/gs;
+  change(methods, call, (_, method, answers, parts) => {
+    const [, url] = /url: '(.*?)'/.exec(parts);
+    const sent = parts
+      .replace("responseStyle: 'data',", `method: '${method.toUpperCase()}',${facts(`${method} ${url}`)}`)
+      .replace("            ...options,\n", "")
+      .replace(/,\n +headers: \{.*?\n +\}$/s, "");
+    return `this.client.send<${answers}[keyof ${answers}]>({${sent}\n        }, options);`;
+  });
+  change(methods, ...importFrom("settings", "type { CallOptions }"));
+  change(methods, ...importFrom("client", "type { Client }"));
+}
+
+/** The lines that tell the client what else it must know of an operation. */
+function facts(operation) {
+  const lines = [KEYED.has(operation) && "isKeyed: true,", EMPTY.has(operation) && "content: 'nothing',"];
+  return lines.filter(Boolean).map((line) => `\n            ${line}`).join("");
+}
+
+/** Let each list return a pager, in place of its first page. */
 function returnPagers(methods) {
-  const signature = /public list<.*?>\((?<parameters>.*?)options\?: .*?\) \{(?<before>.*?)/;
-  const call = /return (?<get>\(options\?\.client .*?\.get)<(?<answers>\w+), (?<errors>\w+), ThrowOnError(?<rest>.*?)\n +\}\);/;
-  change(methods, new RegExp(signature.source + call.source, "gs"), (...match) => {
-    const { parameters, before, get, answers, errors, rest } = match.at(-1);
-    if (rest.includes(FEED)) return match[0]; // it has no end
-    const query = parameters ? "{ ...params.query, ...position }" : "position";
+  const list = /public list(?<signature>\(.*?\)) \{(?<before>.*?)return (?<send>this\.client\.send)<(?<answers>\w+)\[.*?>\((?<parts>\{.*?)\n        \}, options\);/gs;
+  change(methods, list, (...match) => {
+    const { signature, before, send, answers, parts } = match.at(-1);
+    const [kind, items] = parts.includes(FEED) ? ["EventPager", ""] : ["Pager", `<${answers}[200]["data"][number]>`];
+    const query = before.includes("params") ? "{ ...params.query, ...position }" : "position";
     return (
-      `public list(${parameters}options?: Options<never, true>): Pager<${answers}[200]["data"][number]> {${before}` +
-      `return new Pager((position) => ${get}<${answers}, ${errors}, true${rest},\n            query: ${query}\n        }));`
+      `public list${signature}: ${kind}${items} {${before}return new ${kind}((position) => ` +
+      `${send}<${answers}[200]>(${parts},\n            query: ${query}\n        }, options));`
     );
   });
   change(methods, ...importFrom("pager", "{ Pager }"));
@@ -108,14 +156,17 @@ function followChanges(types, methods) {
     /**
      * Follow the changes of all tenants (operator)
      *
-     * Return the changes as they come, without an end: iterate over the result.
+     * Return the changes as they come, without an end: iterate over the result. The options apply to each request, except
+     * \`retries\`: it asks again for as long as the service is unreachable.
      */
-    public follow(parameters: FollowParameters = {}, options: { signal?: AbortSignal } = {}): EventFollower {
-        return new EventFollower((position) => this.list({ ...parameters, ...position }, options), parameters, options.signal);
+    public follow(parameters: FollowParameters = {}, options: CallOptions = {}): EventFollower {
+        const once = { ...options, retries: 0 };
+        const read = (position: object) => this.list({ ...parameters, ...position }, once).firstPage();
+        return new EventFollower(read, parameters, options.signal);
     }
 `;
   change(methods, new RegExp(`(${FEED}.*?\\n    \\}\\n)`, "s"), `$1${follow}`);
-  change(methods, ...importFrom("changes", "{ EventFollower, type FollowParameters }"));
+  change(methods, ...importFrom("changes", "{ EventFollower, EventPager, type FollowParameters }"));
   change(types, "data: Array<ChangeEventFields>;", "data: Array<ChangeEvent>;");
   change(types, ...importFrom("changes", "type { ChangeEvent }"));
 }
@@ -153,10 +204,14 @@ await createClient({
   ],
 });
 const [methods, types] = ["sdk", "types"].map((name) => `src/generated/${name}.gen.ts`);
+useOwnClient(methods);
 returnPagers(methods);
 followChanges(types, methods);
 maskSecrets(types, methods);
 nameIdempotencyKeys(methods);
+for (const unused of ["client", "core", "client.gen.ts", "index.ts"]) rmSync(`src/generated/${unused}`, { recursive: true });
+const { version } = JSON.parse(readFileSync("package.json", "utf-8"));
+writeFileSync("src/generated/version.gen.ts", `export const VERSION = ${JSON.stringify(version)};\n`);
 rmSync("dist", { recursive: true, force: true });
 // A part of the generated code is the generator's own.
 cpSync("node_modules/@hey-api/openapi-ts/LICENSE.md", "dist/generated/LICENSE.md");

@@ -29,7 +29,9 @@ class Projects(View):
     @method_decorator(requires("projects:read"))
     def get(self, request: AuthenticatedRequest) -> JsonResponse:
         caller = request.tenantry
-        return JsonResponse({"tenant": caller.org_id, "caller": caller.id, "plan": caller.plan})
+        return JsonResponse(
+            {"tenant": caller.org_id, "caller": caller.id, "plan": caller.effective_plan}
+        )
 
     @method_decorator(requires("projects:write"))
     def post(self, request: AuthenticatedRequest) -> JsonResponse:

@@ -1,9 +1,9 @@
 // An Express service whose callers tenantry authenticates. Start it with `npm start`, and call it:
 //   curl -i http://127.0.0.1:8080/reports -H "Authorization: Bearer $KEY"    # needs a key with the scope reports:read
-import { APIError, Tenantry } from "@tenantry/client";
+import { expressErrorHandler, Tenantry } from "@tenantry/client";
 import express from "express";
 
-const tenantry = new Tenantry({ baseUrl: process.env.TENANTRY_BASE_URL ?? "http://127.0.0.1:3001" });
+const tenantry = new Tenantry();
 
 /** Accept only requests whose credential covers the scope. tenantry decides about each one. */
 const needs = (scope) => async (request, response, next) => {
@@ -18,10 +18,7 @@ app.get("/reports", needs("reports:read"), (request, response) => {
   response.json({ tenant: response.locals.caller.orgId, reports: [] });
 });
 
-app.use((error, request, response, next) => {
-  if (!(error instanceof APIError)) return next(error);
-  response.status(error.statusCode).set(error.headersToPassOn).send(error.content);
-});
+app.use(expressErrorHandler);
 
 const server = app.listen(Number(process.env.PORT ?? 8080), "127.0.0.1", () => {
   console.log(`http://127.0.0.1:${server.address().port}/reports`);

@@ -26,7 +26,11 @@ def health() -> dict[str, str]:
 
 @app.get("/projects")
 def list_projects(principal: Reader) -> dict[str, str]:
-    return {"tenant": principal.org_id, "caller": principal.id, "plan": principal.plan}
+    return {
+        "tenant": principal.org_id,
+        "caller": principal.id,
+        "plan": principal.effective_plan,
+    }
 
 
 @app.post("/projects", status_code=201)

@@ -21,7 +21,8 @@ def health() -> dict[str, str]:
 @app.get("/projects")
 @requires("projects:read")
 def list_projects() -> dict[str, str]:
-    return {"tenant": g.principal.org_id, "caller": g.principal.id, "plan": g.principal.plan}
+    caller = g.principal
+    return {"tenant": caller.org_id, "caller": caller.id, "plan": caller.effective_plan}
 
 
 @app.post("/projects")

@@ -1,5 +1,5 @@
 """``python -m tenantry``."""
 
-from tenantry.cli import main
+from tenantry_cli.commands import main
 
 main(prog_name="tenantry")

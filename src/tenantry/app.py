@@ -4,9 +4,10 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import cache, partial
+from itertools import product
 from typing import Final, cast
 
 import httpx2
@@ -28,48 +29,60 @@ from tenantry.accounts.tenants import TenantService
 from tenantry.api import auth, projects, webhooks
 from tenantry.api.app import build_api
 from tenantry.api.auth import GatewayCheck
-from tenantry.api.billing import PLANS_PATH
+from tenantry.api.billing import CHECKOUT_PATH, PLANS_PATH, PORTAL_PATH
 from tenantry.api.events import waits_for_changes
 from tenantry.api.guards import Access
 from tenantry.api.openapi import openapi_document, show_openapi
+from tenantry.api.operator_access import OperatorAccess
 from tenantry.api.projects import ProjectList
 from tenantry.api.reference import reference_page, reference_templates, show_reference
 from tenantry.api.routes import api_routes
 from tenantry.api.services import UseCases
+from tenantry.api.webhook_endpoints import waits_for_receiver
 from tenantry.api.webhooks import WebhookReceiver
+from tenantry.audit.operator_trail import OperatorTrail
 from tenantry.audit.trail import AuditService
-from tenantry.auth.admission import AuthenticationParts, stop
+from tenantry.auth.admission import AuthenticationParts
 from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.entitlements import EntitlementService, TellUse
 from tenantry.auth.key_import import KeyImportService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.quota_events import QuotaEvents
+from tenantry.auth.rejection_log import RejectionLog
+from tenantry.auth.rejections import RejectionService
 from tenantry.auth.sessions import SessionService
 from tenantry.auth.usage import UsageService
 from tenantry.auth.usage_counting import UsageCounter
 from tenantry.auth.user_profiles import UserProfileService
+from tenantry.billing import event_feed
 from tenantry.billing.access_ends import record_access_ends
 from tenantry.billing.checkout import CheckoutOptions, CheckoutService
 from tenantry.billing.customer_accounts import CustomerAccounts
+from tenantry.billing.customer_links import CustomerLinks
 from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.grants import GrantService
 from tenantry.billing.ingest import WebhookService
-from tenantry.billing.ledger_queries import LedgerQueries
+from tenantry.billing.ledger_queries import LedgerQueries, OperatorLedger
 from tenantry.billing.prices import PriceList
 from tenantry.billing.provider_refusals import ProviderRefusals
 from tenantry.billing.reconcile import Reconciler
 from tenantry.billing.replay import ReplayService
+from tenantry.billing.reversals import ReversalPlacer
 from tenantry.billing.seats import SeatService
 from tenantry.billing.stale_tenants import count_stale_tenants
+from tenantry.billing.tenant_runs import TenantRunner, TenantRuns
 from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.common.tracing import Tracing, is_installed
 from tenantry.dashboard.billing import waits_for_provider
-from tenantry.dashboard.context import dashboard_templates
+from tenantry.dashboard.context import PageComponents, dashboard_templates
+from tenantry.dashboard.error_pages import before_page_of, page_of, raw_page_of
 from tenantry.dashboard.events import is_stream
-from tenantry.dashboard.routes import Dashboard, before_page_of, dashboard_routes, page_of
+from tenantry.dashboard.operator_installation import waits_for_services
+from tenantry.dashboard.routes import build_pages, dashboard_routes
 from tenantry.dashboard.sign_in import CALLBACK
+from tenantry.db.background import BackgroundGroup
 from tenantry.db.batcher import GATHER_SECONDS, BatchMetrics
 from tenantry.db.database import Database
 from tenantry.db.migrate import is_current, schema_revision
@@ -78,6 +91,8 @@ from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.sessions import SessionSecret
+from tenantry.installation.state import InstallationService
+from tenantry.installation.webhook_operations import WebhookOperations
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import Claims
 from tenantry.integrations.oidc.keys import KeySet
@@ -89,20 +104,22 @@ from tenantry.integrations.webhook_client import WebhookClient
 from tenantry.jobs.database_metrics import DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
-from tenantry.jobs.tasks import Work
+from tenantry.jobs.tasks import Work, no_check
 from tenantry.notifications.access_ends import mail_access_ends
+from tenantry.notifications.key_reminders import mail_key_reminders
 from tenantry.notifications.mail_delivery import MailService
+from tenantry.notifications.mail_history import MailHistory
 from tenantry.notifications.quota_notices import QuotaNotices
 from tenantry.outbound.feed import ChangeFeed
 from tenantry.outbound.webhooks import OutboundWebhooks
 from tenantry.server.asgi_types import AsgiApp
-from tenantry.server.caching import CallerVary
 from tenantry.server.client_limits import ClientLimits
 from tenantry.server.cors import CorsPolicy
 from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.health import HEALTH_ROUTES, METRICS_PATH, HealthState, SharedMetrics
 from tenantry.server.metrics import Metrics
 from tenantry.server.page_assets import load_templates, show_asset
+from tenantry.server.protected_resource import METHODS
 from tenantry.server.request_log import LoggingDispatcher
 from tenantry.server.service_app import ServiceApp
 from tenantry.server.shutdown import Shutdown
@@ -112,6 +129,8 @@ _SAMPLED_EVERY: Final = 5.0
 """Seconds."""
 # Running jobs have 15 s; recording their end may then wait for a standby that does not answer.
 _JOBS_END: Final = 20.0
+_WAITING_PATHS: Final = (CHECKOUT_PATH, PORTAL_PATH, METRICS_PATH)
+"""Of routes that wait for the payment provider, or for the next rendering of metrics."""
 
 logger = logging.getLogger(__name__)
 
@@ -130,29 +149,32 @@ def build_app(
     services = parts.services
     if settings.branding.adapted:
         logger.warning("PRODUCT_COLOR: %s", settings.branding.adapted)
-    dashboard = Dashboard(
+    pages = build_pages(
         services,
         parts.authentication.authenticator,
         parts.session_secret,
         settings.branding,
+        settings.operators,
         command=settings.command,
         demo_pages=settings.demo_pages,
     )
     shutdown = Shutdown(on_drain=parts.end_jobs, on_close=services.end_streams)
     return _dispatcher_class(parts)(
         hot_routes(parts),
-        service_app(parts, dashboard, shutdown),
+        service_app(parts, pages, shutdown),
         parts.base.metrics,
         throttled=lambda: parts.admission.throttle.waiting,
         no_deadline=_waits_for_others,
         limits=ClientLimits(connections=settings.max_connections),
         shutdown=shutdown,
-        error_page=dashboard.raw_page_of,
+        error_page=partial(raw_page_of, pages.renderer),
         secure=settings.base_url.startswith("https://"),
         cors=cors_policy(settings),
-        vary=CallerVary(settings.credentials.api_key_header),
+        api_key_header=settings.credentials.api_key_header,
+        resource=settings.protected_resource,
         deadline=timeouts.request,
         usage=parts.usage.count,
+        rejected=parts.rejections.record,
     )
 
 
@@ -204,13 +226,13 @@ def prepare_process() -> None:
     load_templates(reference_templates())
 
 
-def service_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> ServiceApp:
+def service_app(parts: "Parts", pages: PageComponents, shutdown: Shutdown) -> ServiceApp:
     """The application that answers every route but the hot ones."""
     settings = parts.base.settings
     access = Access(
         parts.admission,
         parts.authentication.authenticator,
-        settings.operator_tokens,
+        parts.operator,
         parts.email_of_token,
         settings.public_plans,
     )
@@ -219,18 +241,19 @@ def service_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> Ser
         parts.shared_metrics,
         shutdown,
     )
-    deployment = (settings.credentials, settings.branding)
+    litestar = litestar_routes()
+    deployment = (litestar, settings.base_url, settings.credentials, settings.branding)
     state = {
         "access": access,
         "services": parts.services,
-        "pages": dashboard.components,
-        "assets": dashboard.assets,
+        "pages": pages,
+        "assets": pages.renderer.assets,
         "health": health,
-        "openapi": openapi_document(settings.base_url, *deployment),
-        "reference": reference_page(settings.base_url, dashboard.assets, *deployment),
+        "openapi": openapi_document(*deployment),
+        "reference": reference_page(*deployment, assets=pages.renderer.assets),
     }
     lifespan = parts.running(with_jobs=settings.run_jobs)
-    return ServiceApp(cast("AsgiApp", litestar_routes()), state, lifespan)
+    return ServiceApp(cast("AsgiApp", litestar), state, lifespan)
 
 
 def hot_routes(parts: "Parts") -> HotRoutes:
@@ -250,23 +273,27 @@ def hot_routes(parts: "Parts") -> HotRoutes:
     )
     hot = HotRoutes()
     hot.add(None, webhooks.PATH, receiver.handle)
-    project_list = ProjectList(parts.admission)
+    project_list = ProjectList(parts.admission, parts.operator, parts.services.projects)
     hot.add("GET", projects.PATH, project_list.answer, project_list)
     check = GatewayCheck(parts.admission)
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, check.answer, check)
+    if (resource := settings.protected_resource) is not None:
+        for method, path in product(METHODS, resource.paths):
+            hot.add(method, path, resource.answer)
     return hot
 
 
 def _waits_for_others(path: str) -> bool:
-    """Whether a path waits for the payment provider, for events, for changes or for the next
-    rendering of metrics, longer than for the database.
+    """Whether a path may wait longer than for the database: for the payment provider, for events,
+    for changes, for a receiver of webhooks, for checks of other services or for metrics.
     """
     return (
-        is_checkout(path)
+        path in _WAITING_PATHS
         or waits_for_provider(path)
         or is_stream(path)
         or waits_for_changes(path)
-        or path == METRICS_PATH
+        or waits_for_receiver(path)
+        or waits_for_services(path)
     )
 
 
@@ -323,7 +350,7 @@ def build_base(settings: Settings, conninfo: str, clock: Clock, timeouts: Timeou
     )
     tell_use: list[TellUse] = [QuotaEvents(settings.billing.catalog).publish]
     if OwnerNotice.QUOTA_USED in settings.billing.notices:
-        tell_use.append(QuotaNotices(outbox).queue)
+        tell_use.append(QuotaNotices(outbox, settings.billing.catalog).queue)
     return Base(
         settings,
         clock,
@@ -335,6 +362,18 @@ def build_base(settings: Settings, conninfo: str, clock: Clock, timeouts: Timeou
         new_http_client(peer="identity provider", tracing=tracing),
         provider,
     )
+
+
+def begin_tracing(settings: Settings) -> Tracing | None:
+    """Set up tracing if the settings ask for it and the packages are installed."""
+    if not settings.traces:
+        return None
+    if not is_installed():
+        logger.warning(
+            "traces are enabled, but their packages are missing: install the extra otel (docs/how-to/tracing.md)"
+        )
+        return None
+    return Tracing(__version__)
 
 
 def build_authentication(
@@ -400,11 +439,18 @@ def build_services(
         issuers,
         base.metrics,
         settings.key_format,
+        settings.credentials.proxies,
     )
     operator_keys = OperatorKeyService(api_keys)
     return UseCases(
         api_keys=api_keys,
-        key_import=KeyImportService(database, peppers, clock),
+        key_import=KeyImportService(
+            database,
+            peppers,
+            clock,
+            settings.imported_key_pattern,
+            settings.credentials.proxies,
+        ),
         leaks=LeakReportService(
             database,
             peppers,
@@ -444,7 +490,7 @@ def build_services(
             clock,
             settings.invitation_links,
             outbox=outbox,
-            write_visits=authentication.visits.write,
+            write_visits=authentication.visits.write_early,
         ),
         trail=AuditService(database),
         billing=LedgerQueries(database),
@@ -472,7 +518,12 @@ def build_services(
             operator_keys,
             clock,
         ),
+        installation=InstallationService(database, settings, clock, webhooks.PATH),
         operator_keys=operator_keys,
+        operator_ledger=OperatorLedger(database, policy, clock),
+        operator_trail=OperatorTrail(database),
+        links=CustomerLinks(database, policy, outbox, clock),
+        outbound_webhooks=WebhookOperations(build_outbound_webhooks(base)),
         unplaced_events=UnplacedEvents(database, clock),
         catalog=catalog,
         sessions=SessionService(
@@ -483,6 +534,7 @@ def build_services(
         ),
         sign_in=build_sign_in(base, authentication.keys),
         confirmations=OwnerConfirmations(database, outbox, catalog, clock),
+        mail_history=MailHistory(database),
         overview=OverviewService(database, issuers, policy, clock),
         event_feed=EventFeed(database),
         changes=ChangeFeed(database),
@@ -495,7 +547,9 @@ def build_services(
             base.metrics,
         ),
         usage=UsageService(database, clock),
-        replay=ReplayService(database, policy, clock),
+        rejections=RejectionService(database),
+        tenant_runs=TenantRuns(database, outbox, clock, asks_provider=base.provider is not None),
+        reminds_of_keys=settings.key_expiry_mails,
         base_url=settings.base_url,
         people=settings.demo_people,
         clock=clock,
@@ -577,6 +631,9 @@ def build_work(base: Base, fetched: WebhookService) -> Work:
         reconcile_hours=settings.reconcile_hours,
         counted_in=database,
         tracing=base.tracing,
+        tenant_runs=TenantRunner(
+            database, ReplayService(database, policy, clock), reconciler, clock
+        ),
         mail_access_ends=(
             partial(
                 mail_access_ends,
@@ -586,8 +643,9 @@ def build_work(base: Base, fetched: WebhookService) -> Work:
                 clock,
             )
             if mails_ends
-            else None
+            else no_check
         ),
+        mail_key_reminders=partial(mail_key_reminders, database, outbox, clock),
         record_access_ends=partial(
             record_access_ends,
             database,
@@ -596,6 +654,7 @@ def build_work(base: Base, fetched: WebhookService) -> Work:
             clock,
             asks_provider=provider is not None,
         ),
+        place_reversals=ReversalPlacer(database, provider, policy, outbox, clock).place_parked,
     )
 
 
@@ -626,6 +685,7 @@ class Parts:
             base.database, base.outbox, settings.billing.catalog, clock
         )
         self.usage = UsageCounter(base.database, clock, base.metrics)
+        self.rejections = RejectionLog(base.database, clock)
         memberships = MembershipService(
             base.database,
             settings.issuers,
@@ -639,6 +699,7 @@ class Parts:
             memberships,
         )
         self.admission = self.authentication.admission
+        self.operator = OperatorAccess(settings.operator_tokens, self.authentication.authenticator)
         self.session_secret = SessionSecret(settings.session_secret.reveal())
         self.services = build_services(
             base,
@@ -655,6 +716,7 @@ class Parts:
             failover=base.database.failover,
             timeouts=timeouts,
             outbox=base.outbox,
+            reminds_of_keys=settings.key_expiry_mails,
         )
         self.database_metrics = DatabaseMetrics(base.database, settings.billing.catalog.webhooks)
         self.shared_metrics = SharedMetrics(
@@ -665,38 +727,43 @@ class Parts:
     @asynccontextmanager
     async def running(self, *, with_jobs: bool, serves: bool = True) -> AsyncIterator[None]:
         """Open and run every part while the block runs, and close them in reverse order."""
-        base = self.base
-        async with AsyncExitStack() as stack:
-            if base.tracing is not None:
-                stack.push_async_callback(asyncio.to_thread, base.tracing.close)
-            stack.push_async_callback(base.http_client.aclose)
-            if base.provider is not None:
-                stack.push_async_callback(base.provider.aclose)
-            stack.push_async_callback(self.services.customer_accounts.aclose)
-            await base.database.open()
-            stack.push_async_callback(base.database.close)
+        async with BackgroundGroup() as group:
+            await self._connect(group)
             if serves:
-                stack.push_async_callback(self.usage.close)
-                stack.push_async_callback(stop, asyncio.create_task(self.usage.run()))
-            stack.push_async_callback(self.owner_addresses.write)
-            stack.push_async_callback(stop, asyncio.create_task(self.owner_addresses.run()))
-            stack.push_async_callback(stop, asyncio.create_task(self.services.event_feed.run()))
-            if serves:
-                prices = asyncio.create_task(self.services.prices.run())
-                stack.push_async_callback(stop, prices)
-            await stack.enter_async_context(self.authentication.running())
-            stack.push_async_callback(self.services.entitlements.close)
+                self._start_serving(group)
+            self.owner_addresses.repeat_in(group)
+            await self.authentication.start(group)
+            group.push_async_callback(self.services.entitlements.close)
             await self.queue.open()
-            stack.push_async_callback(self.queue.close)
-            stack.push_async_callback(stop, asyncio.create_task(self._keep_sampling()))
-            stack.push_async_callback(self.webhooks.close)
-            stack.push_async_callback(self.fetched.close)
+            group.push_async_callback(self.queue.close)
+            group.repeat("samples of metrics", self._sample, every=_SAMPLED_EVERY)
+            group.push_async_callback(self.webhooks.close)
+            group.push_async_callback(self.fetched.close)
             if with_jobs:
-                self._jobs = asyncio.create_task(
-                    self.queue.run_worker(self.work, is_alone=not serves)
-                )
-                stack.push_async_callback(stop, self._jobs, _JOBS_END)
+                worker = self.queue.run_worker(self.work, is_alone=not serves)
+                self._jobs = group.start(worker, recancel_after=_JOBS_END)
             yield
+
+    async def _connect(self, group: BackgroundGroup) -> None:
+        """Open the database, without waiting for it; ``group`` closes all connections to others."""
+        base = self.base
+        if base.tracing is not None:
+            group.push_async_callback(asyncio.to_thread, base.tracing.close)
+        group.push_async_callback(base.http_client.aclose)
+        if base.provider is not None:
+            group.push_async_callback(base.provider.aclose)
+        group.push_async_callback(self.services.customer_accounts.aclose)
+        await group.enter_async_context(base.database)
+
+    def _start_serving(self, group: BackgroundGroup) -> None:
+        """Start what only a process that answers requests needs."""
+        usage, prices = self.usage, self.services.prices
+        group.repeat("writes of usage", usage.write_if_due, every=usage.pause, last=usage.close)
+        self.rejections.repeat_in(group)
+        group.repeat("reads of the plans' prices", prices.read, every=prices.pause)
+        group.repeat(
+            "live updates of pages", self.services.event_feed.poll, every=event_feed.INTERVAL
+        )
 
     def end_jobs(self) -> None:
         """Start no more jobs, and let running ones finish."""
@@ -718,16 +785,11 @@ class Parts:
 
     async def read_database_metrics(self) -> list[Metric] | None:
         """Read the metrics that the database holds, and update those of this process."""
-        self._sample()
+        await self._sample()
         return await self.database_metrics.read()
 
-    async def _keep_sampling(self) -> None:
-        """Update this process's metrics regularly: another process may answer the scrape."""
-        while True:
-            self._sample()
-            await asyncio.sleep(_SAMPLED_EVERY)
-
-    def _sample(self) -> None:
+    async def _sample(self) -> None:
+        """Update this process's metrics: another process may answer the scrape."""
         self.base.metrics.set_pool("ordinary", self.base.database.pool_stats())
         self.base.metrics.set_pool("jobs", self.queue.pool_stats())
         self.base.metrics.streams.set(len(self.services.event_feed))
@@ -749,20 +811,3 @@ class Parts:
             timeout=seconds,
         )
         return await userinfo.userinfo_email(token, subject)
-
-
-def begin_tracing(settings: Settings) -> Tracing | None:
-    """Set up tracing if the settings ask for it and the packages are installed."""
-    if not settings.traces:
-        return None
-    if not is_installed():
-        logger.warning(
-            "traces are enabled, but their packages are missing: install the extra otel (docs/how-to/tracing.md)"
-        )
-        return None
-    return Tracing(__version__)
-
-
-def is_checkout(path: str) -> bool:
-    """Whether a path waits for the payment provider, which may be slower than the database."""
-    return path.startswith("/api/v1/billing/") and path.endswith("-sessions")

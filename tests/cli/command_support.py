@@ -18,8 +18,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tenantry.cli.client_configuration import WaitTimes
-from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY
+from tenantry_cli.client_configuration import WaitTimes
+from tenantry_cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY
 from tests.sdk.sdk_support import Served
 from tests.support import command_runner
 from tests.support.command_runner import QUICK, Command

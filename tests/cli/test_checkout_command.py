@@ -18,6 +18,12 @@ async def test_faulty_orders_are_usage_errors(workspace: Workspace, arguments: l
     assert (await workspace.run("billing", "checkout", "pro", *arguments)).code == 2
 
 
+async def test_malformed_currency_is_named(workspace: Workspace) -> None:
+    done = await workspace.run("billing", "checkout", "pro", "--currency", "euros")
+    assert (done.code, done.out) == (2, "")
+    assert "currency" in done.err
+
+
 async def test_service_without_a_provider_key_says_so(workspace: Workspace) -> None:
     done = await workspace.run("billing", "checkout", "pro")
     assert (done.code, done.out) == (1, "")

@@ -93,9 +93,10 @@ async def test_key_of_a_profile_is_not_sent_to_another_service(home: Home) -> No
 async def test_organization_of_a_profile_is_for_users_and_not_for_keys(
     workspace: Workspace,
 ) -> None:
-    workspace.home.configure('[profiles.default]\norganization = "another"\n')
+    workspace.home.configure('[profiles.default]\norg = "another"\n')
     assert (await workspace.run("keys", "list")).code == 0
-    assert (await workspace.run("keys", "list", "--organization", "another")).code == 4
+    refused = await workspace.run("keys", "list", "--org", "another")
+    assert (refused.code, "org_mismatch" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,24 @@ async def test_demo_of_the_folder_is_used_with_a_note(workspace: Workspace) -> N
     assert key_id in done.out
     assert done.err.startswith("Using the demo in ")
     assert secret not in done.out + done.err
+
+
+async def test_key_of_the_demo_of_the_folder_asks_that_demo(workspace: Workspace) -> None:
+    (one, live), (two, test) = await keys_of_two(workspace)
+    create_demo(workspace.home, workspace.served.url, live, TENANTRY_DEMO_TEST_KEY=test)
+    for key_id, secret in ((one, live), (two, test)):
+        done = await workspace.home.run("whoami", TENANTRY_API_KEY=secret)
+        assert (done.code, key_id in done.out) == (0, True), done
+        assert done.err.endswith(", with the key of TENANTRY_API_KEY.\n")
+
+
+async def test_another_key_is_not_sent_to_the_demo_of_the_folder(home: Home) -> None:
+    async with listening() as heard:
+        create_demo(home, heard.address)
+        other = f"{DEMO_KEY[:-1]}1"
+        done = await home.run("whoami", TENANTRY_API_KEY=other)
+    assert "Using the demo" not in done.err
+    assert heard.visits == []
 
 
 @pytest.mark.parametrize(
@@ -266,19 +285,15 @@ async def test_organization_of_a_named_profile_takes_precedence_over_the_environ
 ) -> None:
     sign_in_home.home.configure(
         f'[profiles.prod]\nbase_url = "{sign_in_home.served.url}"\nissuer = "{sign_in_home.companion.issuer}"\n'
-        f'client_id = "{CLIENT_ID}"\norganization = "{ADA.org_id}"\n'
+        f'client_id = "{CLIENT_ID}"\norg = "{ADA.org_id}"\n'
     )
     signed_in = await sign_in_home.sign_in("--profile", "prod")
     assert signed_in.code == 0, signed_in
-    done = await sign_in_home.home.run(
-        "whoami", "--profile", "prod", TENANTRY_ORGANIZATION="another"
-    )
+    done = await sign_in_home.home.run("whoami", "--profile", "prod", TENANTRY_ORG="another")
     assert done.code == 0, done
     assert (
-        await sign_in_home.home.run(
-            "whoami", TENANTRY_PROFILE="prod", TENANTRY_ORGANIZATION="another"
-        )
-    ).code == 4
+        await sign_in_home.home.run("whoami", TENANTRY_PROFILE="prod", TENANTRY_ORG="another")
+    ).code == 2
 
 
 async def test_relative_key_file_is_relative_to_the_configuration(workspace: Workspace) -> None:
@@ -296,9 +311,9 @@ async def test_relative_key_file_is_relative_to_the_configuration(workspace: Wor
     [
         (("--profile", ""), {}),
         (("--base-url", " "), {}),
-        (("--organization", ""), {}),
-        (("--organization", "a b"), {}),
-        ((), {"TENANTRY_ORGANIZATION": "Größe"}),
+        (("--org", ""), {}),
+        (("--org", "a b"), {}),
+        ((), {"TENANTRY_ORG": "Größe"}),
         ((), {"TENANTRY_BASE_URL": "http://127.0.0.1:1\r"}),
         ((), {"TENANTRY_BASE_URL": "http://[::1"}),
         (("--base-url", "https://127.0.0.1:1/a b"), {}),

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from tenantry.cli.client_configuration import Config
+from tenantry_cli.client_configuration import Config
 from tests.sdk.test_sdk_readme import blocks
 
 GUIDE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "command-line.md"

@@ -56,7 +56,7 @@ async def test_values_are_used_by_the_other_commands(workspace: Workspace) -> No
 
 async def test_comments_and_other_values_stay(home: Home) -> None:
     home.configure(COMMENTED)
-    assert (await home.run("config", "set", "organization", "acme")).code == 0
+    assert (await home.run("config", "set", "org", "acme")).code == 0
     assert (await home.run("--profile", "staging", "config", "set", "keyring", "false")).code == 0
     assert (await home.run("config", "set", "profile", "staging")).code == 0
     text = file_of(home).read_text()
@@ -65,13 +65,13 @@ async def test_comments_and_other_values_stay(home: Home) -> None:
     assert content(home) == {
         "profile": "staging",
         "profiles": {
-            "work": {"base_url": ADDRESS, "organization": "acme"},
+            "work": {"base_url": ADDRESS, "org": "acme"},
             "staging": {"base_url": "https://staging.example.com", "keyring": False},
         },
     }
     assert (await home.run("config", "unset", "base_url", "--profile", "work")).code == 0
     assert (await home.run("config", "unset", "profile")).code == 0
-    assert content(home)["profiles"]["work"] == {"organization": "acme"}
+    assert content(home)["profiles"]["work"] == {"org": "acme"}
     assert "profile" not in content(home)
 
 
@@ -93,10 +93,10 @@ async def test_comments_and_other_values_stay(home: Home) -> None:
 async def test_every_form_of_the_file_is_changed_correctly(home: Home, text: str) -> None:
     home.configure(text)
     before = tomllib.loads(text).get("profiles", {})
-    for key, value in (("organization", "acme"), ("base_url", ADDRESS)):
+    for key, value in (("org", "acme"), ("base_url", ADDRESS)):
         assert (await home.run("config", "set", key, value, "--profile", "work")).code == 0
     assert (await home.run("config", "set", "profile", "work")).code == 0
-    work = {**before.get("work", {}), "organization": "acme", "base_url": ADDRESS}
+    work = {**before.get("work", {}), "org": "acme", "base_url": ADDRESS}
     assert content(home) == {"profile": "work", "profiles": {**before, "work": work}}
     for key in work:
         assert (await home.run("config", "unset", key, "--profile", "work")).code == 0
@@ -145,7 +145,7 @@ async def test_secrets_in_the_file_are_masked(home: Home) -> None:
         ("base_url", "https://user:password@accounts.example.com"),
         ("base_url", "accounts.example.com"),
         ("issuer", "https://login.example.com?secret=1"),
-        ("organization", "a/b"),
+        ("org", "a/b"),
         ("api_key_file", DEMO_KEY),
         ("scope", f"openid {DEMO_KEY}"),
         ("audience", " "),
@@ -174,7 +174,15 @@ async def test_missing_value_and_profile(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["profile = ", "[profiles.default]\nnonsense = 1\n", "profile = 1\n", "\x00"]
+    "text",
+    [
+        "profile = ",
+        "[profiles.default]\nnonsense = 1\n",
+        "profile = 1\n",
+        "\x00",
+        f"profile = {'[' * 1500}",
+        f"profile = {'9' * 5000}",
+    ],
 )
 async def test_faulty_file_is_not_changed(home: Home, text: str) -> None:
     home.configure(text)

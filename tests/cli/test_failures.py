@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command_support import SECRET, Home, Workspace
-from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.sdk.faulty_proxy import Failure, faulty_proxy
 from tests.support.cases import cases
 from tests.support.ports import free_port
 
@@ -50,7 +50,7 @@ async def test_unknown_id_as_json(workspace: Workspace) -> None:
 async def test_faulty_field_as_json(workspace: Workspace) -> None:
     done = await workspace.run("projects", "create", "--name", "", "--json")
     assert done.code == 2
-    assert [fault["location"] for fault in error_of(done.err)["errors"]] == ["name"]
+    assert [failure["location"] for failure in error_of(done.err)["errors"]] == ["name"]
 
 
 async def test_plan_limit_exits_with_1(workspace: Workspace) -> None:
@@ -97,23 +97,25 @@ async def test_unreachable_service_exits_with_6(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [Fault.UNAVAILABLE_BEFORE, Fault.TRUNCATED, Fault.RESET_BEFORE], ids=lambda f: f.name
+    "failure",
+    [Failure.UNAVAILABLE_BEFORE, Failure.TRUNCATED, Failure.RESET_BEFORE],
+    ids=lambda f: f.name,
 )
-async def test_unavailable_service_exits_with_6(workspace: Workspace, fault: Fault) -> None:
-    async with faulty_proxy(workspace.served.url, lambda: fault) as (address, _):
+async def test_unavailable_service_exits_with_6(workspace: Workspace, failure: Failure) -> None:
+    async with faulty_proxy(workspace.served.url, lambda: failure) as (address, _):
         done = await workspace.run("plans", "--base-url", address)
     assert (done.code, done.out) == (6, "")
 
 
 async def test_lost_response_to_a_create_is_reported(workspace: Workspace) -> None:
-    async with faulty_proxy(workspace.served.url, lambda: Fault.RESET_AFTER) as (address, _):
+    async with faulty_proxy(workspace.served.url, lambda: Failure.RESET_AFTER) as (address, _):
         done = await workspace.run("projects", "create", "--name", "a", "--base-url", address)
     assert done.code == 6
     assert "The service may have carried the request out" in done.err
 
 
 async def test_response_that_is_not_json_exits_with_6(workspace: Workspace, tmp_path: Path) -> None:
-    async with faulty_proxy(workspace.served.url, lambda: Fault.GARBAGE) as (address, _):
+    async with faulty_proxy(workspace.served.url, lambda: Failure.GARBAGE) as (address, _):
         done = await workspace.run("plans", "--base-url", address)
     assert done.code == 6
     assert "Traceback" not in done.err
@@ -122,9 +124,9 @@ async def test_response_that_is_not_json_exits_with_6(workspace: Workspace, tmp_
 async def test_interrupted_key_creation_warns_of_a_key(workspace: Workspace) -> None:
     asked = asyncio.Event()
 
-    def hang() -> Fault:
+    def hang() -> Failure:
         asked.set()
-        return Fault.SILENT
+        return Failure.SILENT
 
     create = (
         "keys",
@@ -133,7 +135,7 @@ async def test_interrupted_key_creation_warns_of_a_key(workspace: Workspace) -> 
         "a",
         "--scope",
         "a:b",
-        "--organization",
+        "--org",
         workspace.organization.id,
     )
     async with (

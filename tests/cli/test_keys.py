@@ -135,6 +135,29 @@ async def test_key_has_an_external_id_and_metadata(workspace: Workspace) -> None
     assert re.search("metadata +team=growth, query=a=b", shown)
 
 
+async def test_key_is_limited_to_addresses(workspace: Workspace) -> None:
+    given = ("--allowed-address", "192.0.2.0/24", "--allowed-address", "2001:db8::7")
+    made = json.loads(
+        await workspace.done("keys", "create", "--name", "CI", "--scope", "a:b", *given, "--json")
+    )
+    assert made["allowedAddresses"] == ["192.0.2.0/24", "2001:db8::7"]
+    shown = await workspace.done("keys", "show", made["id"])
+    assert re.search("allowed addresses +192.0.2.0/24, 2001:db8::7", shown)
+
+
+async def test_key_is_switched_off_and_on(workspace: Workspace) -> None:
+    given = ("--scope", "a:b", "--disabled", "--requests-per-minute", "120")
+    made = json.loads(await workspace.done("keys", "create", "--name", "CI", *given, "--json"))
+    assert (made["enabled"], made["requestsPerMinute"]) == (False, 120)
+    shown = await workspace.done("keys", "show", made["id"])
+    assert re.search("enabled +no", shown)
+    assert re.search("requests per minute +120", shown)
+    [on] = lines(await workspace.done("keys", "enable", made["id"], "--json"))
+    assert on == {"id": made["id"], "enabled": True}
+    await workspace.done("keys", "disable", made["id"], "--yes")
+    assert "switched off" in await workspace.done("keys", "list")
+
+
 @pytest.mark.parametrize("metadata", ["team", "=growth", ""])
 async def test_metadata_without_a_name_and_value_is_a_usage_error(
     workspace: Workspace, metadata: str
@@ -263,3 +286,11 @@ async def test_list_marks_keys_that_were_not_used_since_their_import(workspace: 
     await import_key(service, organization.id, old_key(), name="old")
     shown = await workspace.done("keys", "list", "--search", "old")
     assert "active (imported, not used yet)" in shown
+
+
+async def test_reason_of_a_revocation_is_in_the_audit_trail(workspace: Workspace) -> None:
+    key_id, _ = await workspace.key("a:b")
+    await workspace.done("keys", "revoke", key_id, "--yes", "--reason", "The laptop was stolen")
+    events = await workspace.organization.owner.get("/api/v1/audit-events")
+    [entry] = [each for each in events.json()["data"] if each["action"] == "api_key.revoked"]
+    assert (entry["targetId"], entry["reason"]) == (key_id, "The laptop was stolen")

@@ -134,8 +134,8 @@ async def test_user_of_several_organizations_names_one(sign_in_home: SignInHome)
     for organization in ("one", "two"):
         body = {"name": organization, "ownerEmail": "c@x.example", "ownerId": CARL.sub}
         await sign_in_home.served.service.operator.put(f"/api/v1/tenants/{organization}", body)
-    assert (await sign_in_home.sign_in("--organization", "one", user=CARL.sub)).code == 0
-    for flags, expected in (([], "one"), (["--organization", "two"], "two")):
+    assert (await sign_in_home.sign_in("--org", "one", user=CARL.sub)).code == 0
+    for flags, expected in (([], "one"), (["--org", "two"], "two")):
         done = await sign_in_home.home.run("whoami", "--json", *flags)
         assert json.loads(done.out)["orgId"] == expected
 
@@ -145,7 +145,7 @@ async def test_user_without_an_organization_is_signed_in_with_a_note(
 ) -> None:
     done = await sign_in_home.sign_in(user=BOB.sub)
     assert done.code == 0
-    assert "--organization ORG" in done.err
+    assert "--org ORG" in done.err
     assert (await sign_in_home.home.run("whoami")).code == 4
 
 

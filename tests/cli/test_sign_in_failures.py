@@ -22,7 +22,7 @@ from tests.cli.fake_provider import (
     signed_in,
 )
 from tests.cli.sign_in_support import SignInHome
-from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.sdk.faulty_proxy import Failure, faulty_proxy
 from tests.support.command_runner import QUICK
 from tests.support.ports import free_port
 
@@ -153,8 +153,8 @@ async def test_sign_in_is_stored_while_the_service_is_unreachable(
 
 
 async def test_endless_response_times_out(home: Home, provider: FakeProvider) -> None:
-    faults = iter([Fault.SLOW_HEAD, Fault.SLOW_BODY])
-    async with faulty_proxy(provider.url, lambda: next(faults)) as (address, _):
+    failures = iter([Failure.SLOW_HEAD, Failure.SLOW_BODY])
+    async with faulty_proxy(provider.url, lambda: next(failures)) as (address, _):
         flags = ["--base-url", address, "--issuer", address, "--client-id", "a"]
         impatient = QUICK._replace(provider=0.3)
         done = await home.run_with(impatient, "login", "--device", "--timeout", "1", *flags)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions
-from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
+from tenantry_cli.client_configuration import ClientConfiguration, ServiceOptions
+from tenantry_cli.sign_in_storage import SignInStorage, StoredSignIn
 from tenantry_sdk import Secret, Token, errors
 from tests.cli.command_support import Home
 from tests.cli.fake_provider import (

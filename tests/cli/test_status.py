@@ -1,6 +1,7 @@
 """``tenantry status``."""
 
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tests.cli.command_support import SECRET, Home, Workspace
 from tests.cli.sign_in_support import SignInHome
-from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.sdk.faulty_proxy import Failure, faulty_proxy
 from tests.support.ports import free_port
 from tests.support.serving import served
 
@@ -90,21 +91,22 @@ async def test_nothing_configured_says_what_to_set(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [Fault.RESET_BEFORE, Fault.TRUNCATED, Fault.UNAVAILABLE_BEFORE, Fault.GARBAGE]
+    "failure",
+    [Failure.RESET_BEFORE, Failure.TRUNCATED, Failure.UNAVAILABLE_BEFORE, Failure.GARBAGE],
 )
-async def test_service_that_fails_exits_with_6(workspace: Workspace, fault: Fault) -> None:
-    async with faulty_proxy(workspace.served.url, lambda: fault) as (address, _):
+async def test_service_that_fails_exits_with_6(workspace: Workspace, failure: Failure) -> None:
+    async with faulty_proxy(workspace.served.url, lambda: failure) as (address, _):
         done = await workspace.run("status", "--base-url", address)
     assert done.code == 6, done
     assert address in done.err
 
 
 async def test_service_that_is_not_ready_gets_no_credential(home: Home) -> None:
-    requests = list[tuple[str, bytes]]()
+    requests = list[tuple[str, bytes | None]]()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            requests.append((scope["path"], dict(scope["headers"])[b"authorization"]))
+            requests.append((scope["path"], dict(scope["headers"]).get(b"authorization")))
             start = {
                 "type": "http.response.start",
                 "status": 503,
@@ -122,4 +124,20 @@ async def test_service_that_is_not_ready_gets_no_credential(home: Home) -> None:
         6,
         True,
     )
-    assert requests == [("/readyz", b"Bearer none")]
+    assert requests == [("/readyz", None)]
+
+
+async def test_health_that_is_too_large_is_an_error(home: Home) -> None:
+    mebibyte = bytes(1024 * 1024)
+    packer = zlib.compressobj(level=1, wbits=31)
+    body = b"".join(packer.compress(mebibyte) for _ in range(257)) + packer.flush()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = [(b"content-encoding", b"gzip")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    async with served(app) as url:
+        done = await home.run("status", "--base-url", url)
+    assert (done.code, "The response (200) is too large." in done.err) == (1, True), done

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tenantry.cli.api_command import failure_of
-from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions
+from tenantry_cli.api_command import failure_of
+from tenantry_cli.client_configuration import ClientConfiguration, ServiceOptions
 from tenantry_sdk import errors
 from tests.cli.command_support import Home
 from tests.cli.fake_provider import (

@@ -76,7 +76,7 @@ async def test_no_requests_are_said_so(workspace: Workspace) -> None:
 
 async def test_the_operator_sees_which_tenant_calls_most(workspace: Workspace, busy: Key) -> None:
     org = workspace.organization.id
-    since = (*YESTERDAY, "--tenant", org)
+    since = (*YESTERDAY, "--org", org)
     database = {"DATABASE_URL": workspace.served.service.conninfo}
     tenants = table_of(await workspace.done("admin", "usage", *since, **database))
     keys = table_of(await workspace.done("admin", "usage", "--by", "key", *since, **database))

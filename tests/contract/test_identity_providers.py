@@ -37,7 +37,6 @@ HEADINGS: Final = [
     "Settings",
     "The token",
     "Organization and role",
-    "The dashboard",
     "Check",
     "Limits",
 ]
@@ -46,16 +45,6 @@ _FAILED_CHECK: Final = re.compile(r"^\| `([\w ]+)` failed: ([^|]+?) \|", re.MULT
 _WITHOUT_MEMBERSHIP: Final = Rejection("tenant and membership", "no tenant or membership found")
 """What depends on the service's tenants, not on the token."""
 _TABLE: Final = GUIDES / "identity-providers.md"
-_IN_OTHER_COLUMNS: Final = {
-    "BASE_URL",
-    "OIDC_ISSUER",
-    "OIDC_AUDIENCE",
-    "OIDC_AUDIENCE_CLAIM",
-    "OIDC_CLIENT_ID",
-    "OIDC_CLIENT_SECRET",
-    "OIDC_ORG_CLAIM",
-    "OIDC_ROLE_CLAIM",
-}
 
 
 class TokenReading(NamedTuple):
@@ -188,8 +177,8 @@ def test_pages_have_the_same_parts(name: str) -> None:
 def table() -> str:
     """The table of providers, made from their tokens and the settings on their pages."""
     rows = [
-        "| provider | signature | audience in | organization in | role in | also set | dashboard | level and scopes |",
-        "|---|---|---|---|---|---|---|---|",
+        "| provider | audience in | organization in | role in | sign-in to the dashboard |",
+        "|---|---|---|---|---|",
         *(_row(name, token) for name in NAMES for token in first_on_the_service(name)),
     ]
     return "\n".join(rows) + "\n"
@@ -207,16 +196,12 @@ def first_on_the_service(name: str) -> list[DocumentedToken]:
 def _row(name: str, token: DocumentedToken) -> str:
     values = settings_of(name)[token.settings]
     label = f", {token.settings}" if token.settings else ""
-    others = [f"`{variable}`" for variable in values if variable not in _IN_OTHER_COLUMNS]
     cells = (
         f"[{provider(name).provider}{label}](identity-provider-{name}.md)",
-        token.header["alg"],
         f"`{values.get('OIDC_AUDIENCE_CLAIM', 'aud')}`",
         _claim(values.get("OIDC_ORG_CLAIM")),
         _claim(values.get("OIDC_ROLE_CLAIM")),
-        ", ".join(others) or "-",
-        "sign-in" if "OIDC_CLIENT_ID" in values else "-",
-        f"`{token.whoami['accessLevel']}`, `{' '.join(token.whoami['scopes'])}`",
+        "yes" if "OIDC_CLIENT_ID" in values else "-",
     )
     return f"| {' | '.join(cells)} |"
 

@@ -280,7 +280,6 @@ async def test_every_control_is_a_form_of_the_overview(
         "customers/cus_acme/portal",
         "misbehave",
         "behave",
-        "deliver",
         f"events/{sim.events()[0].id}/resend",
     ):
         assert f'<form method="post" action="/_simulator/{command}"' in shown
@@ -352,17 +351,13 @@ async def test_invalid_commands(
     assert answer.json()["error"]["message"]
 
 
-async def test_deliveries_are_read_and_events_sent_again_by_json() -> None:
+async def test_event_is_sent_again_by_json() -> None:
     async with simulator_with_receiver() as (sim, receiver), visiting(sim) as browser:
         sim.customer("cus_acme")
-        assert (await browser.post("/_simulator/deliver")).json() == {"requests": 1}
-        (delivery,) = (await browser.get("/_simulator/deliveries")).json()["deliveries"]
-        assert (delivery["state"], [attempt["status"] for attempt in delivery["attempts"]]) == (
-            "delivered",
-            [200],
-        )
-        await browser.post(f"/_simulator/events/{delivery['event']}/resend")
-        assert receiver.ids == [delivery["event"]] * 2
+        await sim.deliver()
+        (event,) = receiver.ids
+        await browser.post(f"/_simulator/events/{event}/resend")
+        assert receiver.ids == [event] * 2
 
 
 async def test_delivery_rules_by_json_and_by_form() -> None:
@@ -385,19 +380,6 @@ async def test_events_of_a_request_are_delivered_after_its_response() -> None:
         session = sim.checkout("price_pro")
         await browser.post(session.url or "", data={"card": "works"})
         assert receiver.types[-1] == "checkout.session.completed"
-
-
-async def test_the_command_line_tools_resend_works() -> None:
-    async with simulator_with_receiver() as (sim, receiver), visiting(sim) as browser:
-        sim.customer()
-        await sim.deliver()
-        (event,) = receiver.ids
-        (endpoint,) = sim.endpoints
-        headers = {"Authorization": f"Bearer {sim.secret_key}"}
-        form = {"webhook_endpoint": endpoint}
-        answer = await browser.post(f"/v1/events/{event}/retry", data=form, headers=headers)
-        assert answer.json()["id"] == event
-        assert receiver.ids == [event, event]
 
 
 async def test_new_endpoint_gets_no_earlier_events() -> None:

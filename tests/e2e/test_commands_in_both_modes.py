@@ -108,7 +108,7 @@ async def scene(
 async def test_what_a_reconcile_shows_and_repairs(scene: Scene, mode: str) -> None:
     drift = {"field": "plan", "ours": "pro", "provider": "business"}
     of_subscription = [{**drift, "field": f"{scene.upgraded.id}.plan"}] if mode == "each" else []
-    for command in ("reconcile", "reconcile --tenant {org}"):
+    for command in ("reconcile", "reconcile --org {org}"):
         for options, state in (("--dry-run", "has drifted"), ("", "repaired")):
             shown = await scene.runs(f"{command} {options}", DIFFERS)
             lines = [line.split() for line in shown.splitlines()]
@@ -146,18 +146,18 @@ async def test_what_a_backfill_lists_and_ingests(scene: Scene) -> None:
 
 @pytest.mark.thorough
 async def test_a_lost_event_is_sent_again(scene: Scene) -> None:
-    assert "applied" in await scene.runs("events resend {event}")
-    assert "duplicate" in json.dumps(await scene.document("events resend {event}"))
-    assert scene.upgraded.id in await scene.runs("events body {event}")
+    assert "applied" in await scene.runs("admin fetch-events {event}")
+    assert "duplicate" in json.dumps(await scene.document("admin fetch-events {event}"))
+    assert scene.upgraded.id in await scene.runs("admin show-event-body {event}")
     assert await scene.world.provider.state(scene.subscriber) == ("business", "active")
 
 
 @pytest.mark.thorough
 async def test_what_a_rebuild_shows_and_repairs(scene: Scene) -> None:
     for command in (
-        "tenants rebuild {org}",
-        "events replay --tenant {org}",
-        "events replay --since 7d",
+        "admin rebuild-tenants {org}",
+        "admin replay-events --org {org}",
+        "admin replay-events --since 7d",
     ):
         assert (await scene.document(f"{command} --dry-run"))["dryRun"] is True
         await _damage(scene)
@@ -180,9 +180,9 @@ async def _damage(scene: Scene) -> None:
 
 @pytest.mark.thorough
 async def test_what_explain_says_of_a_tenant(scene: Scene, mode: str) -> None:
-    shown = await scene.runs("tenants explain {org}")
+    shown = await scene.runs("admin explain-tenant {org}")
     assert "pro" in shown
-    document = await scene.document("tenants explain {org} --limit 1")
+    document = await scene.document("admin explain-tenant {org} --limit 1")
     assert document["tenant"]["plan"] == "pro"
     assert (scene.upgraded.id in json.dumps(document.get("subscriptions"))) == (mode == "each")
 
@@ -198,14 +198,14 @@ async def test_what_support_commands_say_of_tenants_and_events(scene: Scene) -> 
     ):
         assert org in await scene.runs(command)
         assert org in json.dumps(await scene.lines(command))
-    assert "cus_stranger" in await scene.runs("admin parked-events")
-    assert {each["customerId"] for each in await scene.lines("admin parked-events")} == {
+    assert "cus_stranger" in await scene.runs("admin list-parked-events")
+    assert {each["customerId"] for each in await scene.lines("admin list-parked-events")} == {
         "cus_stranger"
     }
-    await scene.runs("admin suspend {org}")
+    await scene.runs("admin suspend {org} --yes")
     await scene.runs("admin resume {org}")
     assert org in await scene.runs("admin export-audit")
-    assert customer in await scene.runs("admin unlink {customer}")
+    assert customer in await scene.runs("admin unlink {customer} --yes")
 
 
 @pytest.mark.thorough
@@ -221,15 +221,18 @@ async def test_a_customers_link_is_changed(scene: Scene) -> None:
     await scene.runs(
         "admin create-tenant --id initech --name Initech --owner-email owner@initech.example"
     )
-    assert json.loads(await scene.runs("admin move {customer} --org globex --json")) == moved
-    assert "initech" in await scene.runs("admin move {customer} --org initech")
-    assert json.loads(await scene.runs("admin unlink {customer} --json"))["movedFrom"] == "initech"
+    assert json.loads(await scene.runs("admin move {customer} --org globex --yes --json")) == moved
+    assert "initech" in await scene.runs("admin move {customer} --org initech --yes")
+    assert (
+        json.loads(await scene.runs("admin unlink {customer} --yes --json"))["movedFrom"]
+        == "initech"
+    )
     assert (
         json.loads(await scene.runs("admin link {customer} --org globex --json"))["movedTo"]
         == "globex"
     )
     assert "initech" in await scene.runs("admin link cus_stranger --org initech")
-    assert await scene.lines("admin parked-events") == []
+    assert await scene.lines("admin list-parked-events") == []
 
 
 @pytest.mark.thorough

@@ -22,6 +22,8 @@ import psycopg
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from tenantry.api.webhooks import PATH as WEBHOOK_PATH
+from tenantry.integrations.stripe.signature import sign
 from tenantry_devkit.embedded_postgres import EmbeddedServer
 from tests.cli.command_support import Home, create_demo
 from tests.support import other_program
@@ -128,6 +130,7 @@ def test_demo_works_from_nothing_keeps_its_data_and_is_reset_once_it_has_ended(p
             check_banner(banner, port)
             projects = answer_of(client, "/api/v1/projects", keys["live"])
             check_credentials(client, keys, folder)
+            trouble = trouble_of(client, folder)
             check_database(folder)
             check_running_demo_is_not_reset(folder, port)
             buy_business(client, keys["live"])
@@ -135,6 +138,7 @@ def test_demo_works_from_nothing_keeps_its_data_and_is_reset_once_it_has_ended(p
         data = folder / ".tenantry"
         assert (data / ".gitignore").read_text() == "*\n"
         (data / "own.txt").touch()
+        assert [each.name for each in folder.iterdir()] == [".tenantry"]
 
         port = free_port()  # another one: what the provider has made goes with it
         with portal.wrap_async_context_manager(demo(folder, port)) as second:
@@ -143,10 +147,11 @@ def test_demo_works_from_nothing_keeps_its_data_and_is_reset_once_it_has_ended(p
             assert answer_of(client, "/api/v1/projects", keys["live"]) == projects
             assert answer_of(client, "/api/v1/tenants/demo", keys["live"])["plan"] == "business"
             agrees = invoke("reconcile", folder=folder)
-            compared = "1 tenant compared: 0 drifted, 0 repaired\n"
+            compared = "2 tenants compared: 0 drifted, 0 repaired\n"
             assert (agrees.code, agrees.err, agrees.out) == (0, "", compared)
             checked = invoke("doctor", folder=folder)
             assert (checked.code, "warning" in checked.out) == (0, False), checked.out
+            assert trouble_of(client, folder) == trouble
             check_events(folder, port)
             portal.call(end_without_a_trace, second, folder, signal.SIGHUP)  # handled as SIGTERM
 
@@ -173,6 +178,7 @@ def check_banner(banner: str, port: int) -> None:
         "cus_demo",
         "webhook secret   whsec_",
         "operator token   operator.",
+        f"operator pages   http://127.0.0.1:{port}/operator   (as Otto Operator; Harbor Analytics needs help)\n",
         f"start again: end the demo (Ctrl-C), then {COMMAND} demo reset\n",
         f"$({COMMAND} demo token --user olivia)",
     ):
@@ -191,6 +197,30 @@ def check_credentials(client: httpx2.Client, keys: dict[str, str], folder: Path)
     assert (who["id"], who["orgId"], who["accessLevel"]) == ("olivia", "demo", "OWNER")
     member = answer_of(client, "/api/v1/auth/whoami", token(folder, "--user", "mia"))
     assert member["scopes"] == ["projects:*", "tenants:read", "billing:read"]
+
+
+def trouble_of(client: httpx2.Client, folder: Path) -> list[str]:
+    """Return the ids of what makes the trouble of the second tenant, once its payment has failed;
+    assert what the operator can repair.
+    """
+    settings = (folder / ".tenantry" / "demo.env").read_text()
+    [operator] = re.findall(r"^OPERATOR_TOKEN=(.+)$", settings, re.MULTILINE)
+    headers = {"Authorization": f"Bearer {operator}", "X-Act-As-Organization": "harbor"}
+
+    def read(path: str) -> Any:
+        answer = client.get(f"/api/v1/{path}", headers=headers)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    end = time.monotonic() + PATIENCE
+    while (tenant := read("tenants/harbor"))["subscriptionStatus"] != "past_due":
+        assert time.monotonic() < end
+    assert (tenant["plan"], tenant["access"]["plan"]) == ("pro", "business")
+    events, keys = read("billing/events?limit=100")["data"], read("api-keys")["data"]
+    assert [key["status"] for key in keys] == ["active", "revoked"]
+    assert [bool(key["leakReportedAt"]) for key in keys] == [False, True]
+    made = ("checkout.session.completed", "invoice.payment_failed", "tenantry.grant.set")
+    return [each["id"] for each in (*keys, *(one for one in events if one["type"] in made))]
 
 
 def check_database(folder: Path) -> None:
@@ -228,18 +258,24 @@ def check_events(folder: Path, port: int) -> None:
     """
     acme = ("--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
     assert invoke("admin", "create-tenant", *acme, folder=folder).code == 0
-    updated = ("customer.subscription.updated", "--tenant", "acme")
+    updated = ("customer.subscription.updated", "--org", "acme")
     sent = invoke("trigger", *updated, folder=folder, PORT=str(port))
     assert (sent.code, sent.err) == (0, "")
     assert re.search(r"plan +free +-> pro\n", sent.out)
+    failed = invoke(
+        "trigger", "invoice.payment_failed", "--org", "acme", folder=folder, PORT=str(port)
+    )
+    assert (failed.code, failed.err) == (0, "")
+    assert re.search(r"subscriptionStatus +active -> past_due\n", failed.out)
     # what `tenantry listen` signs is taken too
-    failed = ("invoice.payment_failed", "--tenant", "acme", "--sign-as", "listener")
-    signed = invoke("trigger", *failed, folder=folder, PORT=str(port))
-    assert (signed.code, signed.err) == (0, "")
-    assert re.search(r"subscriptionStatus +active +-> past_due\n", signed.out)
-    played = invoke("trigger", "story:failed-renewal", folder=folder, PORT=str(port))
-    assert (played.code, played.err) == (0, "")
-    assert played.out.count("mail: Payment failed") == 2
+    secret = invoke("listen", "--print-secret", folder=folder, PORT=str(port)).out.strip()
+    body, at = b'{"id": "evt_of_the_relay", "type": "t", "data": {"object": {}}}', int(time.time())
+    taken = httpx2.post(
+        f"http://127.0.0.1:{port}{WEBHOOK_PATH}",
+        content=body,
+        headers={"Provider-Signature": sign(body, secret, at)},
+    )
+    assert (taken.status_code, taken.text) == (200, "OK")
 
 
 @pytest.mark.thorough
@@ -337,15 +373,10 @@ async def test_commands_below_use_the_settings_that_the_demo_runs_with(tmp_path:
     port = free_port()
     async with demo(tmp_path, port, SUBSCRIPTIONS="each", OPERATOR_TOKEN="chosen") as command:
         listed = await get(f"http://127.0.0.1:{port}/api/v1/operator/tenants", "chosen")
-        assert [tenant["id"] for tenant in listed["data"]] == ["demo"]
-        story = await run("trigger", "story:replaced-subscription", "--json", folder=below)
-        assert (story.code, json.loads(story.out.splitlines()[-1])["tenant"]["plan"]) == (
-            0,
-            "business",
-        ), story
+        assert [tenant["id"] for tenant in listed["data"]] == ["harbor", "demo"]
         paid = await run("trigger", "invoice.paid", folder=below)
         assert (paid.code, paid.out.startswith("invoice.paid  200")) == (0, True), paid
-        explained = await invoke_async("tenants", "explain", "demo", folder=below)
+        explained = await invoke_async("admin", "explain-tenant", "demo", folder=below)
         assert "gives just that" in explained.out, explained
         made = await invoke_async(
             "admin", "create-key", "--org", "demo", "--name", "below", "--owner", folder=below
@@ -443,8 +474,8 @@ def test_operator_commands_say_that_they_do_not_use_the_demo(
 ) -> None:
     create_demo(Home(tmp_path), "http://127.0.0.1:1")
     (tmp_path / ".env").write_text(file)
-    done = invoke("tenants", "rebuild", "acme", folder=tmp_path, **values)
-    remedy = "unset DATABASE_URL" if values else "DATABASE_URL= tenantry tenants rebuild"
+    done = invoke("admin", "rebuild-tenants", "acme", folder=tmp_path, **values)
+    remedy = "unset DATABASE_URL" if values else "DATABASE_URL= tenantry admin rebuild-tenants"
     note = f"Using DATABASE_URL of {source} (user=a host=127.0.0.1 port=1 dbname=shop), not the demo in {tmp_path}"
     assert done.err.startswith(f"{note}/.tenantry. For the demo: {remedy}\n")
     assert (done.code, "hunter2" in done.err) == (6, False)

@@ -98,7 +98,9 @@ async def test_a_database_that_is_away_is_waited_for(operator: Operator) -> None
         await command.until(org.key.id, "out")
         assert await command.end(signal.SIGINT) == 0
     assert printed(command) == await operator.events()
-    assert command.text["err"] == "The database is unreachable. Waiting for it.\n"
+    assert (
+        command.text["err"] == "The database is unreachable. Try again shortly. Waiting for it.\n"
+    )
 
 
 @pytest.mark.thorough
@@ -119,7 +121,7 @@ async def test_a_closed_pipe_ends_it_quietly(operator: Operator) -> None:
 async def test_a_terminal_gets_a_line_for_each_event(operator: Operator) -> None:
     org = await operator.service.organization()
     ours, theirs = pty.openpty()
-    options = ("--after", "oldest", "--tenant", org.id)
+    options = ("--after", "oldest", "--org", org.id)
     async with running_into(
         theirs, *FOLLOW, *options, folder=operator.folder, DATABASE_URL=operator.address
     ) as command:
@@ -137,7 +139,7 @@ async def test_a_terminal_gets_a_line_for_each_event(operator: Operator) -> None
     ("options", "code", "message"),
     [
         (("--types", "robot.built"), 2, "types: 'robot.built' is not a type of event"),
-        (("--tenant", "a/b"), 2, "is no tenant id"),
+        (("--org", "a/b"), 2, "is no tenant id"),
         (("--after", "!"), 2, "The cursor is invalid"),
         (("--after", "evt_1"), 1, "Events after this cursor were removed"),
     ],

@@ -1,4 +1,4 @@
-"""``tenantry auth explain-token``, as operators run it. Its clock is the machine's, and so are the
+"""``tenantry admin explain-token``, as operators run it. Its clock is the machine's, and so are the
 tokens' times.
 """
 
@@ -22,7 +22,7 @@ from tests.support.issuer import (
 )
 from tests.support.service import TENANTS, running_service
 
-COMMAND = ("auth", "explain-token")
+COMMAND = ("admin", "explain-token")
 
 
 @pytest.fixture
@@ -66,9 +66,7 @@ async def test_a_good_token_of_a_tenant(tmp_path: Path, conninfo: str, database_
         )
         values = {**settings(service.issuer), "DATABASE_URL": database_url}
         done = await explain(tmp_path, token(service.issuer), "--json", values=values)
-        mismatch = await explain(
-            tmp_path, token(service.issuer), "--organization", "other", values=values
-        )
+        mismatch = await explain(tmp_path, token(service.issuer), "--org", "other", values=values)
     assert done.code == 0
     assert json.loads(done.out)["standing"] == {
         "tenantKnown": True,

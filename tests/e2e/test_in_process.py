@@ -28,18 +28,18 @@ UVICORN: Final = ("uvicorn", "--port", "{port}")
 GUNICORN: Final = ("gunicorn", "--threads", "8", "--bind", "127.0.0.1:{port}")
 SERVERS: Final = {
     "app:app": UVICORN,
-    "plain:app": UVICORN,
     "api:app": UVICORN,
     "pages:app": UVICORN,
+    "asgi/app:app": UVICORN,
     "fastapi/app:app": UVICORN,
-    "wsgi_app:app": GUNICORN,
+    "wsgi/app:app": GUNICORN,
     "flask/app:app": GUNICORN,
     "django/app:application": GUNICORN,
 }
 """Each example of the page, or below examples/, and the server that the page names for it."""
 TARGETS: Final = [
     target
-    if target in ("app:app", "wsgi_app:app")
+    if target in ("app:app", "wsgi/app:app")
     else pytest.param(target, marks=pytest.mark.thorough)
     for target in SERVERS
 ]
@@ -67,13 +67,17 @@ def blocks(language: str) -> list[str]:
 
 
 def example(name: str) -> str:
-    """The file of this name: below examples/, or a block of the page."""
+    """The file of this name: below examples/, or a block of the page; ``pages`` is ``app`` with the
+    lines for pages of other origins.
+    """
+    if name == "pages":
+        return _block("app.py") + _block("at the end of app.py")
     file = EXAMPLES / f"{name}.py"
-    return file.read_text("utf-8") if file.exists() else _block(name)
+    return file.read_text("utf-8") if file.exists() else _block(f"{name}.py")
 
 
-def _block(name: str) -> str:
-    (found,) = [block for block in blocks("python") if block.startswith(f"# {name}.py\n")]
+def _block(title: str) -> str:
+    (found,) = [block for block in blocks("python") if block.startswith(f"# {title}\n")]
     return found
 
 
@@ -107,7 +111,7 @@ def address(conninfo: str) -> Iterator[str]:
     role = sql.Identifier(ROLE)
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
-        (grants,) = blocks("sql")
+        grants, _for_consuming = blocks("sql")
         connection.execute(grants.encode())
         yield as_url(make_conninfo(conninfo, user=ROLE))
         connection.execute(sql.SQL("DROP OWNED BY {}").format(role))
@@ -264,7 +268,7 @@ async def test_last_use_is_written_when_the_application_ends(
     async with deployment.client() as owner:
         body = {"orgId": "acme", "name": "used", "scopes": ["projects:read"]}
         made = (await owner.post("/api/v1/api-keys", json=body)).json()
-        async with application("plain:app", address, tmp_path) as (url, command):
+        async with application("asgi/app:app", address, tmp_path) as (url, command):
             async with httpx2.AsyncClient(base_url=url, trust_env=False) as client:
                 assert (
                     await client.get("/projects", headers=bearer(made["secret"]))
@@ -285,19 +289,16 @@ async def test_handlers_of_a_django_process_share_one_connection(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["plain", "api"])
+@pytest.mark.parametrize("target", ["asgi/app:app", "api:app"])
 async def test_older_schema_stops_the_start_with_a_clear_message(
-    postgres: PostgresServer, tmp_path: Path, name: str
+    postgres: PostgresServer, tmp_path: Path, target: str
 ) -> None:
     with postgres.database() as conninfo:
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
             await connection.execute("UPDATE tenantry_version SET version_num = '0000'")
-        (tmp_path / f"{name}.py").write_text(example(name))
+        arguments = _arguments(target, tmp_path, free_port())
         values = {"DATABASE_URL": as_url(conninfo), "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
-        port = str(free_port())
-        async with running(
-            f"{name}:app", "--port", port, folder=tmp_path, module="uvicorn", **values
-        ) as command:
+        async with running(*arguments, folder=tmp_path, module="uvicorn", **values) as command:
             assert await command.wait() != 0
         assert "the database is at schema revision 0000" in command.text["err"]
         assert "run `tenantry migrate`" in command.text["err"]

@@ -93,11 +93,11 @@ async def test_notification_has_the_fields_of_the_specification_and_is_stored_wi
         ]
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         cursor = await connection.execute(
-            "SELECT type, recipient_id, tenant_id, channels, data, event_id FROM notifications"
+            "SELECT type, recipient_id, tenant_id, channels, data, cause FROM notifications"
         )
         rows = await cursor.fetchall()
     assert len(rows) == 1
-    kind, recipient, tenant_id, channels, data, event_id = rows[0]
+    kind, recipient, tenant_id, channels, data, cause = rows[0]
     assert (kind, recipient, tenant_id, channels) == (
         "billing.payment_failed",
         tenant["ownerId"],
@@ -106,7 +106,7 @@ async def test_notification_has_the_fields_of_the_specification_and_is_stored_wi
     )
     assert list(data) == ["invoiceUrl"]
     assert data["invoiceUrl"].startswith("https://")
-    assert event_id == "evt_failed"
+    assert cause == "evt_failed"
 
 
 async def test_unreachable_mail_server_does_not_affect_the_webhook(conninfo: str) -> None:

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from tenantry.cli import main
 from tenantry.common.clock import system_clock
 from tenantry.domain.billing.events import KNOWN_TYPES, REQUIRED_TYPES
+from tenantry_cli.commands import main
 from tenantry_devkit.simulator import SECRET_KEY
 from tests.support import events
 from tests.support.billing import Subscriber
@@ -101,7 +101,7 @@ async def test_drift_is_shown_and_repaired(operator: Operator) -> None:
         3, f"{subscriber.id}: repaired\n{drift}1 tenant compared: 1 drifted, 1 repaired\n", ""
     )
     assert await operator.world.provider.state(subscriber) == ("business", "active")
-    assert await operator.runs(f"reconcile --tenant {subscriber.id}") == Done(
+    assert await operator.runs(f"reconcile --org {subscriber.id}") == Done(
         0, "1 tenant compared: 0 drifted, 0 repaired\n", ""
     )
 
@@ -110,7 +110,7 @@ async def test_the_document_of_a_comparison(operator: Operator) -> None:
     subscriber, moment, event_id = await lost_upgrade(operator.world)
     async with operator.world.losing_deliveries():
         other = await operator.world.subscriber("price_pro", trial_days=2)
-    done = await operator.runs(f"reconcile --tenant {subscriber.id} --tenant {other.id} --json")
+    done = await operator.runs(f"reconcile --org {subscriber.id} --org {other.id} --json")
     assert (done.code, done.err) == (3, "")
     document = json.loads(done.out)
     first, second = document.pop("details")
@@ -140,6 +140,7 @@ async def test_the_document_of_a_comparison(operator: Operator) -> None:
         ],
         "trouble": None,
         "linked": [],
+        "unknownPrices": [],
     }
     assert [(field["field"], field["ours"]) for field in second["fields"]] == [
         ("plan", "free"),
@@ -155,8 +156,8 @@ async def test_a_lost_first_payment_is_shown_and_repaired(operator: Operator) ->
     async with world.losing_deliveries():
         world.subscribe(subscriber, "price_pro")
         unknown = world.simulator.subscribe(world.simulator.customer("cus_unknown"), "price_pro")
-    explained = await operator.runs(f"tenants explain {subscriber.id}")
-    assert f"tenantry reconcile --tenant {subscriber.id}" in explained.out
+    explained = await operator.runs(f"admin explain-tenant {subscriber.id}")
+    assert f"tenantry reconcile --org {subscriber.id}" in explained.out
     done = await operator.runs("reconcile")
     assert done.code == 3
     assert f"{subscriber.id}: repaired\n  plan                free -> pro\n" in done.out
@@ -165,7 +166,25 @@ async def test_a_lost_first_payment_is_shown_and_repaired(operator: Operator) ->
         f"not placed: subscription {unknown.id} of customer cus_unknown: it names no tenant, and its customer is "
         "linked to none\n  if it is a tenant's: tenantry admin link cus_unknown --org ORG\n"
     ) in done.out
-    assert "tenantry reconcile" not in (await operator.runs(f"tenants explain {subscriber.id}")).out
+    assert (
+        "tenantry reconcile"
+        not in (await operator.runs(f"admin explain-tenant {subscriber.id}")).out
+    )
+
+
+async def test_a_price_that_no_plan_has_is_named(operator: Operator) -> None:
+    world = operator.world
+    world.simulator.price("price_legacy", 1900)
+    async with world.losing_deliveries():
+        subscriber = await world.subscriber("price_legacy")
+    done = await operator.runs("reconcile --dry-run")
+    assert f"{subscriber.id}: has drifted\n  subscriptionStatus  none -> active\n" in done.out
+    assert "\n  price price_legacy is in no plan of the catalog\n" in done.out
+    async with world.losing_deliveries():
+        world.simulator.cancel(world.subscription(subscriber))
+    ended = await operator.runs("reconcile --dry-run")
+    assert "  subscriptionStatus  none -> canceled\n" in ended.out
+    assert "price_legacy" not in ended.out
 
 
 @pytest.mark.thorough
@@ -181,7 +200,10 @@ async def test_a_tenant_that_cannot_be_compared_exits_with_1_unless_there_is_dri
     operator: Operator,
 ) -> None:
     unlinked = await operator.world.provider.subscriber()
-    trouble = f"{unlinked.id}: could not be compared: the provider does not know its customer: {unlinked.customer}\n"
+    trouble = (
+        f"{unlinked.id}: could not be compared: the provider does not know its customer in this account and mode: "
+        f"{unlinked.customer}\n"
+    )
     assert await operator.runs("reconcile") == Done(
         1, f"{trouble}0 tenants compared: 0 drifted, 0 repaired, 1 could not be compared\n", ""
     )
@@ -194,7 +216,7 @@ async def test_a_tenant_that_does_not_exist_exits_with_5_and_nothing_is_done(
     operator: Operator,
 ) -> None:
     subscriber, _, _ = await lost_upgrade(operator.world)
-    done = await operator.runs(f"reconcile --tenant {subscriber.id} --tenant missing")
+    done = await operator.runs(f"reconcile --org {subscriber.id} --org missing")
     assert done == Done(5, "", "There is no such tenant: missing.\n")
     assert await operator.world.provider.state(subscriber) == ("pro", "active")
 
@@ -420,18 +442,18 @@ async def test_events_are_resent_by_their_ids(operator: Operator) -> None:
     world = operator.world
     subscriber, moment, event_id = await lost_upgrade(world)
     event = f"{moment}  customer.subscription.updated  {event_id}"
-    assert await operator.runs(f"events resend {event_id}") == Done(
+    assert await operator.runs(f"admin fetch-events {event_id}") == Done(
         0, f"{event}  {subscriber.id}  applied\n", ""
     )
     assert await world.provider.state(subscriber) == ("business", "active")
-    assert await operator.runs(f"events resend {event_id}") == Done(
+    assert await operator.runs(f"admin fetch-events {event_id}") == Done(
         0, f"{event}  -  duplicate\n", ""
     )
 
 
 async def test_resent_events_that_the_provider_does_not_have_are_named(operator: Operator) -> None:
     subscriber, moment, event_id = await lost_upgrade(operator.world)
-    done = await operator.runs(f"events resend evt_missing {event_id} evt_missing --json")
+    done = await operator.runs(f"admin fetch-events evt_missing {event_id} evt_missing --json")
     assert (done.code, done.err) == (5, "The payment provider has no event evt_missing.\n")
     assert json.loads(done.out) == {
         "events": [
@@ -450,7 +472,7 @@ async def test_resent_events_that_the_provider_does_not_have_are_named(operator:
 async def test_resend_of_a_type_that_is_not_handled_is_ignored(operator: Operator) -> None:
     operator.world.simulator.customer("cus_other")
     [created] = operator.world.simulator.events("customer.created")[-1:]
-    done = await operator.runs(f"events resend {created.id}")
+    done = await operator.runs(f"admin fetch-events {created.id}")
     assert (done.code, done.out.split()[1:]) == (
         0,
         ["customer.created", created.id, "-", "ignored"],
@@ -473,11 +495,11 @@ async def test_resend_of_a_type_that_is_not_handled_is_ignored(operator: Operato
 async def test_resend_fails_without_the_provider(
     operator: Operator, settings: dict[str, str], code: int, problem: str
 ) -> None:
-    done = await operator.runs("events resend evt_1", **settings)
+    done = await operator.runs("admin fetch-events evt_1", **settings)
     assert (done.code, done.out) == (code, "")
     assert problem in done.err
 
 
 @cases("event_id", ["evt_/../customers", "cus_1", "evt_", "evt_1?x=y", "sk_test_MustNeverBeShown"])
 def test_resend_takes_ids_of_events_only(event_id: str) -> None:
-    assert CliRunner().invoke(main, ["events", "resend", event_id]).exit_code == 2
+    assert CliRunner().invoke(main, ["admin", "fetch-events", event_id]).exit_code == 2

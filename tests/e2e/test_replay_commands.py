@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from tenantry.billing.ledger_store import pack
-from tenantry.cli import main
+from tenantry.billing.batch_store import pack
+from tenantry_cli.commands import main
 from tests.support import events
 from tests.support.billing import Provider, Subscriber
 from tests.support.cases import cases
@@ -21,7 +21,7 @@ from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import running_service
 
 DOCS: Final = Path(__file__).parents[2] / "docs" / "how-to" / "billing.md"
-COMMAND: Final = "tenantry tenants explain acme"
+COMMAND: Final = "tenantry admin explain-tenant acme"
 ACME: Final = Subscriber("acme", "cus_acme", None)
 
 
@@ -101,8 +101,8 @@ async def test_the_docs_show_what_explain_prints(tmp_path: Path, after_a_late_up
 
 async def test_explain_as_json_with_a_limit(tmp_path: Path, after_a_late_update: str) -> None:
     done = await invoke_async(
-        "tenants",
-        "explain",
+        "admin",
+        "explain-tenant",
         "acme",
         "--json",
         "--limit",
@@ -123,7 +123,7 @@ async def test_explain_as_json_with_a_limit(tmp_path: Path, after_a_late_update:
 
 async def replay(folder: Path, database_url: str, *options: str) -> Done:
     return await invoke_async(
-        "events", "replay", *options, folder=folder, DATABASE_URL=database_url
+        "admin", "replay-events", *options, folder=folder, DATABASE_URL=database_url
     )
 
 
@@ -139,7 +139,7 @@ async def test_replay_shows_and_repairs_differences(
     done = await replay(
         tmp_path,
         after_a_late_update,
-        "--tenant",
+        "--org",
         "acme",
         "--since",
         "2026-01-10T12:00:00Z",
@@ -218,7 +218,7 @@ async def test_a_replay_reads_invalid_events_again(
 async def test_rebuild_shows_every_field(tmp_path: Path, after_a_late_update: str) -> None:
     damage(after_a_late_update)
     done = await invoke_async(
-        "tenants", "rebuild", "acme", folder=tmp_path, DATABASE_URL=after_a_late_update
+        "admin", "rebuild-tenants", "acme", folder=tmp_path, DATABASE_URL=after_a_late_update
     )
     assert (done.code, done.err) == (0, "")
     *lines, summary = done.out.splitlines()
@@ -244,16 +244,16 @@ async def test_rebuild_shows_every_field(tmp_path: Path, after_a_late_update: st
     ]
     assert summary.endswith(": 1 differing, 1 repaired")
     every = await invoke_async(
-        "tenants", "rebuild", "--dry-run", folder=tmp_path, DATABASE_URL=after_a_late_update
+        "admin", "rebuild-tenants", "--dry-run", folder=tmp_path, DATABASE_URL=after_a_late_update
     )
     assert every.code == 0
     assert every.out.startswith("1 tenant, 3 events folded in ")
 
 
 MISSING: Final = (
-    ("events", "replay", "--tenant", "acme", "--tenant", "missing"),
-    ("tenants", "rebuild", "acme", "missing"),
-    ("tenants", "explain", "missing"),
+    ("admin", "replay-events", "--org", "acme", "--org", "missing"),
+    ("admin", "rebuild-tenants", "acme", "missing"),
+    ("admin", "explain-tenant", "missing"),
 )
 
 
@@ -270,11 +270,11 @@ async def test_a_tenant_that_does_not_exist_exits_with_5(
 
 
 WRONG_USE: Final = (
-    "tenants rebuild --since 2026-01-01",
-    "tenants explain",
-    "tenants explain acme --limit 0",
-    "events replay --since soon",
-    "events replay acme",
+    "admin rebuild-tenants --since 2026-01-01",
+    "admin explain-tenant",
+    "admin explain-tenant acme --limit 0",
+    "admin replay-events --since soon",
+    "admin replay-events acme",
 )
 
 
@@ -287,12 +287,16 @@ async def test_body_is_printed_as_the_provider_sent_it(
     tmp_path: Path, after_a_late_update: str
 ) -> None:
     shown = await invoke_async(
-        "events", "body", "evt_subscribed", folder=tmp_path, DATABASE_URL=after_a_late_update
+        "admin",
+        "show-event-body",
+        "evt_subscribed",
+        folder=tmp_path,
+        DATABASE_URL=after_a_late_update,
     )
     event = events.updated(**ACME.names, event_id="evt_subscribed", created=at(1, 12, 0))
     assert (shown.code, shown.out, shown.err) == (0, events.body(event).decode(), "")
     missing = await invoke_async(
-        "events", "body", "evt_unknown", folder=tmp_path, DATABASE_URL=after_a_late_update
+        "admin", "show-event-body", "evt_unknown", folder=tmp_path, DATABASE_URL=after_a_late_update
     )
     assert (missing.code, missing.out, missing.err) == (
         5,

@@ -27,8 +27,8 @@ _OPTIONS: Final = (
     *("-m", ""),  # the thorough tests too
 )
 _SHOW_FILES: Final = (
-    "import tenantry, tenantry_devkit, tenantry_sdk as sdk, tests; "
-    "print(tenantry.__file__, tenantry_devkit.__file__, sdk.__file__, tests.__file__)"
+    "import tenantry, tenantry_cli as cli, tenantry_devkit, tenantry_sdk as sdk, tests; "
+    "print(*(one.__file__ for one in (tenantry, cli, tenantry_devkit, sdk, tests)))"
 )
 
 

@@ -64,9 +64,7 @@ async def test_a_backfill_gives_no_access_for_a_failed_first_payment(world: Worl
         subscriber, of_operator = await abandoned(world), await abandoned(world, "pro")
     since = int(world.service.clock.now.timestamp()) - 3600
     await world.passes(minutes=1)
-    async with aclosing(
-        world.reconciler.backfill.missed_since(since, only=None, dry_run=False)
-    ) as parts:
+    async with aclosing(world.reconciler.backfill.parts(since, dry_run=False).results()) as parts:
         missed = [event async for part in parts for event in part.missed]
     assert len(missed) >= 4
     assert await verified(subscriber) == ("none", "free")

@@ -325,12 +325,14 @@ async def ended_and_suspended_tenants_are_so_again(service: Service) -> Lost:
     yield
     assert (await service.operator.delete(ended.path)).status_code in (200, 204)
     wishes = {"name": suspended.id, "ownerEmail": "owner@x.example", "suspended": True}
+    wishes["reason"] = "Invoice 2026-114 is unpaid"
     assert (await service.operator.put(suspended.path, wishes)).status_code == 200
+    other = {**wishes, "reason": "Fraud"}
+    assert (await service.operator.put(suspended.path, other)).status_code == 200
     restored = yield
     assert (await restored.service.caller(ended.owner.credential).get(PROJECTS)).status_code == 401
-    assert (
-        await restored.service.caller(suspended.owner.credential).get(PROJECTS)
-    ).status_code == 403
+    answer = await restored.service.caller(suspended.owner.credential).get(PROJECTS)
+    assert (answer.status_code, answer.json()["reason"]) == (403, "Fraud")
 
 
 async def ended_grants_end_again_and_changed_ones_are_listed(service: Service) -> Lost:
@@ -660,7 +662,7 @@ async def mails_queued_at_the_backup_are_held_back(service: Service) -> Lost:
     assert (await delivery_of(conninfo, queued))[0] == "queued"
     again = yield
     assert again.done.out.endswith("; 4 mails held back\n")  # three are invitations
-    status, _, why = await delivery_of(conninfo, queued)
+    status, why = await delivery_of(conninfo, queued)
     assert (status, why) == ("failed", "held back by the operator after a restore")
 
 

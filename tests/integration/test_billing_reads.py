@@ -96,6 +96,7 @@ async def test_entry_says_what_an_event_did(service: Service) -> None:
         "before": before,
         "after": after,
         "anomalies": [],
+        "reversal": None,
     }
     assert entry["receivedAt"].endswith("Z")
     assert (await org.owner.get(LEDGER)).json() == {"data": [entry], "nextCursor": None}

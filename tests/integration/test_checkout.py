@@ -5,27 +5,27 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
+import psycopg
 import pytest
 
 from tenantry.accounts.tenants import TenantService
-from tenantry.auth.api_keys import operator_principal
 from tenantry.billing import customer_links_store
 from tenantry.billing.checkout import CheckoutOptions, CheckoutService, provider_key
 from tenantry.billing.checkout_store import remember_checkout
 from tenantry.billing.provider_refusals import ProviderRefusals
-from tenantry.cli.doctor.ledger_checks import check_refusals
 from tenantry.common.secret import Secret
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import get_tenant
-from tenantry.domain.audit import BY_OPERATOR
+from tenantry.domain.audit import BY_OPERATOR, Action
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.checkout import AddonOrder, CheckoutOrder
 from tenantry.domain.errors import (
+    CurrencyNotAvailableError,
     IdempotencyInFlightError,
     IdempotencyMismatchError,
     NoCustomerError,
@@ -36,13 +36,17 @@ from tenantry.domain.errors import (
     SubscriptionExistsError,
     ValidationError,
 )
+from tenantry.domain.permissions import operator_principal
 from tenantry.domain.plans import parse_catalog
+from tenantry.installation.findings import CheckedDatabase
+from tenantry.installation.ledger_checks import check_refusals
 from tenantry.integrations.stripe.client import ProviderApi
 from tests.support.emptying import SharedDatabase
 from tests.support.events import subscription
+from tests.support.findings import checked_settings
 from tests.support.guarded_events import written_by_test
 from tests.support.patience import patient_database
-from tests.support.provider_api import KEY, ProviderServer, refusal
+from tests.support.provider_api import KEY, Answer, ProviderServer, refusal
 from tests.support.tenants import add_acme
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -271,6 +275,21 @@ async def test_the_same_portal_request_again_gets_the_first_answer(
     first = await service.create_portal(ACME, BY_OPERATOR, return_url=None, claim=claim())
     assert await service.create_portal(ACME, BY_OPERATOR, return_url=None, claim=claim()) == first
     assert len(server.requests) == 1
+
+
+async def test_a_link_into_the_portal_does_not_wait_for_changes_of_the_tenant(
+    service: CheckoutService, server: ProviderServer, database: Database, emptied: str
+) -> None:
+    await link(database, "cus_1")
+    server.open.clear()
+    opening = asyncio.create_task(
+        service.create_portal(ACME, BY_OPERATOR, return_url=None, claim=claim())
+    )
+    await server.until_requested(1)
+    async with await psycopg.AsyncConnection.connect(emptied) as change:
+        await change.execute("SELECT FROM tenants WHERE id = 'acme' FOR NO KEY UPDATE")
+        server.open.set()
+        assert await opening
 
 
 async def test_the_first_answer_is_kept_when_the_tenant_becomes_a_customer(
@@ -680,14 +699,81 @@ async def test_doctor_shows_what_the_provider_said_to_refused_requests(
         await service.create_portal(ACME, BY_OPERATOR, return_url=None, claim=None)
     await checkout(service)
     async with service.database.transaction(ACROSS_TENANTS) as connection:
-        found = await check_refusals(connection, NOW)
-        assert await check_refusals(connection, NOW + timedelta(days=1)) == []
+        database = CheckedDatabase(connection, checked_settings(), NOW)
+        found = await check_refusals(database)
+        assert await check_refusals(database._replace(now=NOW + timedelta(days=1))) == []
     shown = "You cannot combine currencies of (mail address)"
     moment, tenant = "2026-01-01 00:00 UTC", "for the tenant acme"
     assert {each.message for each in found} == {
         f"checkout refused, last at {moment} {tenant} (2 times since {moment}, code invalid): {shown}",
         f"portal session refused, last at {moment} {tenant} (1 time since {moment}, code unknown): no message",
     }
+
+
+COMBINED: Final = (
+    "You cannot combine currencies on a single customer. This customer has an active subscription "
+    "with currency gbp."
+)
+UNSUPPORTED: Final = (
+    "The price specified only supports `eur`. This doesn't match the expected currency: `usd`."
+)
+
+
+async def test_checkout_asks_for_its_currency(
+    service: CheckoutService, server: ProviderServer, database: Database
+) -> None:
+    await checkout(service, CheckoutOrder("pro", currency="jpy"))
+    assert server.requests[0].params["currency"] == "jpy"
+    async with database.transaction(of_tenant("acme")) as connection:
+        statement = "SELECT after->>'currency' FROM audit_events WHERE action = %s"
+        assert await connection.fetch_value(statement, (Action.BILLING_CHECKOUT,)) == "jpy"
+
+
+async def test_checkout_without_a_currency_leaves_it_to_the_provider(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service)
+    assert "currency" not in server.requests[0].params
+
+
+@pytest.mark.parametrize(
+    ("currency", "told", "words"),
+    [
+        ("usd", refusal(400, message=COMBINED), "pays in another currency"),
+        (None, refusal(400, message=COMBINED), "pays in another currency"),
+        ("usd", refusal(400, message=UNSUPPORTED, param="line_items"), "not sold in USD"),
+        ("zzz", refusal(400, message="Invalid: zzz", param="currency"), "not sold in ZZZ"),
+    ],
+)
+async def test_currency_that_the_provider_refuses_is_not_available(
+    service: CheckoutService,
+    server: ProviderServer,
+    currency: str | None,
+    told: Answer,
+    words: str,
+) -> None:
+    server.answers.append(told)
+    with pytest.raises(CurrencyNotAvailableError) as refused:
+        await checkout(service, CheckoutOrder("pro", currency=currency))
+    assert words in refused.value.detail
+    assert "gbp" not in refused.value.detail
+    async with service.database.transaction(ACROSS_TENANTS) as connection:
+        database = CheckedDatabase(connection, checked_settings(), NOW)
+        [found] = await check_refusals(database)
+    assert isinstance(told.body, dict)
+    assert told.body["error"]["message"] in found.message
+
+
+@pytest.mark.parametrize(
+    ("currency", "message"),
+    [(None, UNSUPPORTED), ("usd", "No such price: 'price_pro_new'"), ("usd", "")],
+)
+async def test_other_refusals_are_not_of_the_currency(
+    service: CheckoutService, server: ProviderServer, currency: str | None, message: str
+) -> None:
+    server.answers.append(refusal(400, message=message))
+    with pytest.raises(ProviderRefusedError):
+        await checkout(service, CheckoutOrder("pro", currency=currency))
 
 
 async def test_refusal_that_cannot_be_kept_is_raised_all_the_same() -> None:

@@ -1,20 +1,21 @@
 """The routes for checkout and portal sessions."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
 import httpx2
+import psycopg
 import pytest
 
 from tenantry.auth import api_keys_store
-from tenantry.auth.api_keys import KeyTerms, new_key
+from tenantry.auth.api_keys import key_of, with_secret
 from tenantry.billing import customer_links_store
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
-from tenantry.domain.api_keys import Pepper
-from tenantry.domain.permissions import AccessLevel, Mode
+from tenantry.domain.api_keys import KeyTerms, Pepper
 from tests.support.app import OPERATOR_TOKEN, PEPPER, running_app
-from tests.support.billing import rows
+from tests.support.billing import rows, until_blocked
 from tests.support.emptying import SharedDatabase
 from tests.support.patience import patient_database
 from tests.support.provider_api import KEY, ProviderServer, running_provider
@@ -66,8 +67,8 @@ async def set_status(conninfo: str, status: str) -> None:
 async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
     """The credentials of a key of the tenant acme, who is customer cus_1."""
     now = system_clock()
-    terms = KeyTerms("CI", (scope,), AccessLevel.SCOPED, Mode.LIVE, None)
-    key = new_key("acme", "operator", now, terms)
+    terms = KeyTerms(name="CI", scopes=(scope,))
+    key = with_secret(key_of(terms, "acme", "operator", now))
     database = patient_database(conninfo, pool_size=1)
     await database.open()
     async with database.change(of_tenant("acme")) as connection:
@@ -75,9 +76,8 @@ async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
         async with connection.within(ACROSS_TENANTS):
             await customer_links_store.link(connection, "cus_1", "acme", now)
         pepper = Pepper(PEPPER.encode())
-        await api_keys_store.insert(
-            connection, key.record, pepper.digest(key.secret.encode()), pepper.id
-        )
+        digest = pepper.digest(key.secret.encode())
+        await api_keys_store.insert(connection, {digest: key.record}, pepper.id)
     await database.close()
     return {"Authorization": f"Bearer {key.secret}"}
 
@@ -250,3 +250,41 @@ async def test_a_provider_key_that_is_not_accepted(emptied: str, server: Provide
         answer = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (502, "provider_refused")
     assert "sk_test_wrong" not in answer.text
+
+
+@pytest.mark.parametrize("path", [CHECKOUT, PORTAL])
+async def test_operator_begins_a_session_for_a_tenant_that_is_not_suspended(
+    client: httpx2.AsyncClient, emptied: str, path: str
+) -> None:
+    await bearer(emptied)
+    operator = {
+        "Authorization": f"Bearer {OPERATOR_TOKEN}",
+        "X-Act-As-Organization": "acme",
+        "X-On-Behalf-Of": "agent_7",
+    }
+    body = {"plan": "pro"} if path == CHECKOUT else {}
+    begun = await client.post(path, json=body, headers=operator)
+    assert (begun.status_code, begun.json()["url"][:8]) == (201, "https://")
+    written = await rows(emptied, "SELECT actor_kind, on_behalf_of FROM audit_events")
+    assert written == [{"actor_kind": "operator", "on_behalf_of": "agent_7"}]
+    await rows(
+        emptied, "UPDATE tenants SET suspended_at = now(), suspension = '' WHERE id = 'acme'"
+    )
+    refused = await client.post(path, json=body, headers=operator)
+    assert (refused.status_code, refused.json()["code"]) == (403, "org_suspended")
+
+
+async def test_operator_begins_no_session_for_a_tenant_suspended_meanwhile(
+    client: httpx2.AsyncClient, emptied: str
+) -> None:
+    await bearer(emptied)
+    operator = {"Authorization": f"Bearer {OPERATOR_TOKEN}", "X-Act-As-Organization": "acme"}
+    async with await psycopg.AsyncConnection.connect(emptied) as other:
+        await other.execute("SELECT FROM tenants WHERE id = 'acme' FOR NO KEY UPDATE")
+        waiting = asyncio.create_task(client.post(CHECKOUT, json={"plan": "pro"}, headers=operator))
+        await until_blocked(emptied)
+        await other.execute(
+            "UPDATE tenants SET suspended_at = now(), suspension = '' WHERE id = 'acme'"
+        )
+    refused = await waiting
+    assert (refused.status_code, refused.json()["code"]) == (403, "org_suspended")

@@ -276,3 +276,45 @@ async def test_deleted_customer_checks_out_as_a_new_one(shop: Shop, lost: str | 
     after = await shop.tenant()
     assert after["stripeCustomerId"] not in (None, former)
     assert (after["plan"], after["subscriptionStatus"]) == ("team", "active")
+
+
+def price_of_three_currencies(shop: Shop) -> None:
+    shop.provider.price("price_team", 4_900, currency_options={"usd": 5_200, "jpy": 8_000})
+
+
+async def test_checkout_in_a_currency_of_the_price_is_paid_in_it(shop: Shop) -> None:
+    price_of_three_currencies(shop)
+    address = await shop.order(plan="team", quantity=2, currency="jpy")
+    assert "16000 JPY every month" in (await shop.browser.get(address)).text
+    await shop.pay(address)
+    assert (shop.invoice.currency, shop.invoice.amount_paid) == ("jpy", 19_040)
+    assert (await shop.tenant())["plan"] == "team"
+
+
+async def test_currency_that_the_price_does_not_have_is_refused(shop: Shop) -> None:
+    price_of_three_currencies(shop)
+    assert await shop.refusal(plan="team", currency="chf") == (422, "currency_not_available")
+    assert await shop.refusal(plan="pro", currency="usd") == (422, "currency_not_available")
+
+
+@pytest.mark.parametrize("shop", ["each"], indirect=True)
+async def test_customer_stays_with_its_currency(shop: Shop) -> None:
+    price_of_three_currencies(shop)
+    await shop.pay(await shop.order(plan="team", currency="usd"))
+    assert await shop.refusal(plan="team", currency="jpy") == (422, "currency_not_available")
+    assert await shop.refusal(plan="usage") == (422, "currency_not_available")
+    await shop.pay(await shop.order(plan="team"))
+    assert shop.session.currency == "usd"
+
+
+async def test_unpaid_checkout_in_another_currency_is_no_obstacle(shop: Shop) -> None:
+    price_of_three_currencies(shop)
+    await shop.order(plan="team", currency="usd")
+    await shop.pay(await shop.order(plan="team", currency="jpy"))
+    assert shop.invoice.currency == "jpy"
+
+
+@pytest.mark.parametrize("currency", ["", "us", "USD", "usdt", "u$d", "usd\n", "ußd", 7, ["usd"]])
+async def test_malformed_currency_is_a_fault_of_the_request(shop: Shop, currency: Any) -> None:
+    assert await shop.refusal(currency=currency) == (422, "validation_failed")
+    assert not shop.provider.checkout_sessions

@@ -8,6 +8,7 @@ import pytest
 
 from tenantry.app import build_app
 from tests.support.app import client_of, make_settings
+from tests.support.cases import cases
 from tests.support.catalogs import catalog_file
 from tests.support.database_link import database_link
 from tests.support.emptying import SharedDatabase
@@ -39,6 +40,19 @@ async def open_service(shared_database: SharedDatabase) -> AsyncIterator[Service
     """A service that pages of `APP` may call."""
     async with running_service(
         shared_database.conninfo, CORS_ORIGINS=f"http://localhost:5173, {APP}"
+    ) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+async def applications(shared_database: SharedDatabase) -> AsyncIterator[Service]:
+    """A service that pages of applications may call."""
+    async with running_service(
+        shared_database.conninfo,
+        CORS_ORIGINS=(
+            "capacitor://localhost, ionic://localhost/, tauri://localhost, app://., "
+            f"chrome-extension://{'abcdefghijklmnop' * 2}"
+        ),
     ) as service:
         yield service
 
@@ -228,6 +242,60 @@ async def test_gateway_that_passes_the_method_on_is_answered_as_ever(
     assert (accepted.status_code, accepted.headers["x-tenant-id"]) == (200, org.id)
     rejected = await open_service.anonymous.call("OPTIONS", HOT[1], headers=headers)
     assert refusal(rejected) == (401, "missing_credential")
+
+
+@cases(
+    ("origin", "method", "headers"),
+    [
+        ("capacitor://localhost", "POST", "authorization,content-type"),
+        ("ionic://localhost", "DELETE", "authorization"),
+        ("tauri://localhost", "PATCH", "authorization,content-type,idempotency-key"),
+        ("app://.", "GET", "authorization,x-organization-id"),
+        (f"chrome-extension://{'abcdefghijklmnop' * 2}", "POST", "authorization,content-type"),
+    ],
+)
+async def test_application_gets_its_preflight_and_answer(
+    applications: Service, origin: str, method: str, headers: str
+) -> None:
+    preflight = await ask(
+        applications.anonymous,
+        PROJECTS,
+        "OPTIONS",
+        origin,
+        Access_Control_Request_Method=method,
+        Access_Control_Request_Headers=headers,
+        Sec_Fetch_Mode="cors",
+    )
+    assert readable(preflight, origin).status_code == 204
+    assert method in preflight.headers["access-control-allow-methods"].split(", ")
+    permitted = preflight.headers["access-control-allow-headers"].lower().split(", ")
+    assert {*headers.split(",")} <= {*permitted}
+    for path in (*HOT, TWIN):
+        answer = readable(await ask(applications.anonymous, path, origin=origin), origin)
+        assert refusal(answer) == (401, "missing_credential")
+
+
+@cases(
+    "origin",
+    [
+        "capacitor://localhost:8080",
+        "capacitor://localhost.example",
+        "Capacitor://localhost",
+        "capacitor://localhost/",
+        "chrome-extension://ponmlkjihgfedcbaponmlkjihgfedcba",
+        "http://localhost",
+        "null",
+    ],
+)
+async def test_application_that_is_not_listed_gets_nothing(
+    applications: Service, origin: str
+) -> None:
+    for path in (*HOT, TWIN):
+        assert cors_headers(await ask(applications.anonymous, path, origin=origin)) == {}
+        answer = await ask(
+            applications.anonymous, path, "OPTIONS", origin, Access_Control_Request_Method="POST"
+        )
+        assert cors_headers(answer) == {}
 
 
 async def test_any_origin_gets_the_star(shared_database: SharedDatabase) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -195,6 +195,28 @@ async def test_read_that_was_forgotten_meanwhile_is_not_kept(
     await provider.until_page_requested(6)
     assert reads(provider) == 2
     provider.open.set()
+
+
+async def test_reads_under_way_are_shared_until_they_end(api: ProviderApi, clock: SetClock) -> None:
+    begun, ended = list[str](), list[str]()
+
+    @asynccontextmanager
+    async def stuck(customer_id: str) -> AsyncIterator[None]:
+        begun.append(customer_id)
+        try:
+            await asyncio.Event().wait()
+            yield
+        finally:
+            ended.append(customer_id)
+
+    others = [f"cus_{number}" for number in range(1000)]
+    async with aclosing(CustomerAccounts(api, 0.0, clock, stuck)) as accounts:
+        for customer_id in (CUSTOMER, *others, CUSTOMER):
+            with pytest.raises(ProviderUnavailableError):
+                await accounts.find(customer_id)
+        accounts.forget(CUSTOMER)
+    assert begun == [CUSTOMER, *others]
+    assert sorted(ended) == sorted(begun)
 
 
 async def test_malformed_answer_is_a_failure(

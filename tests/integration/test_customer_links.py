@@ -12,9 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenantry.billing.customer_links import CustomerLinks, CustomerMove, give_up_customer
+from tenantry.billing.customer_links import CustomerLinks, give_up_customer
 from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
+from tenantry.domain.billing.customer_links import CustomerMove
 from tenantry.domain.errors import CustomerTakenError, NotFoundError, TenantDeletedError
 from tenantry.jobs.retention import RetentionService
 from tests.support import events
@@ -50,7 +51,7 @@ async def customer_of(provider: Provider, subscriber: Subscriber) -> str | None:
 
 
 async def mailed(provider: Provider, subscriber: Subscriber) -> list[str]:
-    return [made["event_id"] for made in await provider.notifications(subscriber)]
+    return [made["cause"] for made in await provider.notifications(subscriber)]
 
 
 async def customers_in_trail(

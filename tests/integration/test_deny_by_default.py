@@ -6,6 +6,7 @@ from typing import Final
 from litestar.routes import HTTPRoute
 
 from tenantry.app import build_app, litestar_routes
+from tenantry.dashboard.guards import OPERATOR_PAGES
 from tenantry.server.dispatch import Dispatcher
 from tests.support.app import make_settings
 from tests.support.cases import cases
@@ -51,7 +52,8 @@ NOT_PUBLIC: Final = [
     and not one[1].startswith(HIDDEN)
 ]
 GUARDED: Final = [one for one in NOT_PUBLIC if one[1].startswith("/api/")]
-PAGES: Final = [one for one in NOT_PUBLIC if not one[1].startswith("/api/")]
+PAGES: Final = [one for one in NOT_PUBLIC if not one[1].startswith(("/api/", OPERATOR_PAGES))]
+OF_OPERATOR: Final = [one for one in NOT_PUBLIC if one[1].startswith(OPERATOR_PAGES)]
 
 
 async def test_route_asks_for_a_credential(service: Service) -> None:
@@ -72,6 +74,12 @@ async def test_page_asks_for_a_sign_in(service: Service) -> None:
             assert shown == (303, "/sign-in", False), (method, path)
         else:
             assert shown == (401, "", True), (method, path)
+
+
+async def test_page_of_the_operator_is_missing_without_operators(service: Service) -> None:
+    for method, path in OF_OPERATOR:
+        assert (await service.anonymous.call(method, path)).status_code == 404, (method, path)
+    assert len(OF_OPERATOR) > 30
 
 
 def test_hot_routes_are_the_three_that_are_tested_here() -> None:

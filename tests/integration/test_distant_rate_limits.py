@@ -12,7 +12,8 @@ from tenantry.auth.rate_limits_store import count_requests
 from tenantry.db.connection import Connection
 from tenantry.domain.errors import AuthUnavailableError, RateLimitedError
 from tenantry.domain.plans import parse_catalog
-from tenantry.domain.rate_limits import DISTANT_DATABASE, NEAR_DATABASE, ShareTerms
+from tenantry.domain.rate_limits import DISTANT_DATABASE, NEAR_DATABASE
+from tenantry.domain.shares import ShareTerms
 from tests.support import rate_limits
 from tests.support.billing import until_blocked
 from tests.support.catalogs import catalog_file

@@ -247,6 +247,8 @@ async def test_each_warning_says_why_it_matters_and_what_to_do(
         "subject": "BASE_URL",
         "message": "http://api.example is not https",
         "remedy": "Put a TLS proxy in front (TRUSTED_PROXIES), and set BASE_URL to its https address.",
+        "name": "BASE_URL.not_https",
+        "tenants": [],
         "why": "Keys, tokens and session cookies are sent unencrypted.",
     }
     text = (await doctor(tmp_path, values)).text

@@ -7,24 +7,26 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import psycopg
 import pytest
 
-from tenantry.billing import ledger_store as billing
+from tenantry.billing import batch_store as billing
 from tenantry.billing import reconcile_store as reconcile
-from tenantry.cli.doctor import Finding, Level
-from tenantry.cli.doctor import doctor_store as store
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.db.database import Lane, for_writes
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent
 from tenantry.domain.plans import Catalog, Limits, Plan
+from tenantry.installation import checks_store as store
+from tenantry.installation.findings import Finding, Level
 from tenantry.settings import Settings
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
 from tests.support.findings import checked_settings, levels, only
 from tests.support.postgres import PostgresServer
+from tests.support.reversals import charge_refunded, disputed, refunded
 from tests.support.service import TENANTS, Service, running_service
 
 HOUR: Final = timedelta(hours=1)
@@ -45,7 +47,8 @@ async def check(
     service = provider.service
     settings = settings or checked_settings(livemode=False)
     findings = await check_database(service.conninfo, settings, service.clock() + later)
-    return [finding for finding in findings if finding.subject in ("billing ledger", "tenants")]
+    subjects = ("billing ledger", "tenants", "TRUSTED_PROXIES")
+    return [finding for finding in findings if finding.subject in subjects]
 
 
 async def add_entries(
@@ -133,7 +136,7 @@ async def test_billing_in_order(provider: Provider) -> None:
         events.failed(customer=subscriber.customer, created=NOW + 1),
         events.succeeded(customer=subscriber.customer, created=NOW + 2),
         events.completed(org=subscriber.id, customer=subscriber.customer, created=NOW + 3),
-        events.event("charge.refunded", {}),
+        events.event("charge.captured", {}),
     )
     findings = await check(provider)
     assert levels(findings) == {Level.OK}
@@ -151,7 +154,7 @@ async def test_parked_events_are_counted_and_what_they_wait_for_is_named(
     findings = await check(provider)
     waited_for = f"customer {unlinked.customer}, tenant {unlinked.id}"
     assert message(findings).endswith(f"that is not known: 2 (they wait for {waited_for})")
-    assert "tenantry admin parked-events" in remedy(findings)
+    assert "tenantry admin list-parked-events" in remedy(findings)
 
 
 async def test_an_event_that_waits_for_its_subscription_names_that(provider: Provider) -> None:
@@ -193,7 +196,7 @@ async def test_prices_that_no_plan_has_are_named(provider: Provider) -> None:
     assert message(findings).endswith(
         "that no plan has: 2 (price_gone, price_rare); events: 3 (plan free)"
     )
-    assert "tenantry events replay" in remedy(findings)
+    assert "tenantry admin replay-events" in remedy(findings)
 
 
 async def test_a_price_that_a_plan_has_by_now_is_no_longer_named(provider: Provider) -> None:
@@ -325,7 +328,7 @@ async def test_events_in_ambiguous_order_are_counted(provider: Provider) -> None
     assert message(findings).endswith(
         f"within their second: 2, resolved by the provider: 0; not resolved for {named}"
     )
-    assert "tenantry reconcile --tenant" in remedy(findings)
+    assert "tenantry reconcile --org" in remedy(findings)
 
 
 async def test_without_a_provider_key_the_remedy_is_to_set_it(provider: Provider) -> None:
@@ -376,6 +379,52 @@ async def test_twenty_of_many_drifted_tenants_are_named_the_last_first(provider:
     assert text.endswith("org-18 and 6 more)")
 
 
+REFUSE: Final = """
+INSERT INTO rejections (id, org_id, kind, principal, mode, minute, code, needed, route, status, at, request_id,
+                        counted)
+VALUES ('rejection_' || gen_random_uuid(), %s, 'api_key', 'key_1', 'live', %s, %s, '', '', 403, %s, 'request', %s)
+"""
+
+
+async def test_tenants_with_many_refused_requests_are_named_with_the_reason(
+    provider: Provider,
+) -> None:
+    latest = provider.service.clock()
+    counts = [
+        ("many", "insufficient_scope", 900, latest),
+        ("many", "rate_limited", 150, latest),
+        ("few", "rate_limited", 999, latest),
+        ("earlier", "rate_limited", 5000, latest - 3 * HOUR),
+    ]
+    async with await psycopg.AsyncConnection.connect(provider.service.conninfo) as connection:
+        for org_id, code, number, at in counts:
+            await connection.execute(REFUSE, (org_id, at, code, at, number))
+    assert message(await check(provider)) == (
+        "tenants with 1000 or more refused requests in the last 3 hours: "
+        "1 (many: 1050, most often insufficient_scope)"
+    )
+
+
+async def test_untrusted_senders_of_x_forwarded_for_are_named(provider: Provider) -> None:
+    latest = provider.service.clock()
+    rows = [
+        ("address_not_allowed", "trusted_proxy", "10.0.0.9", 7, latest),
+        ("address_not_allowed", "trusted_proxy", "10.0.0.8", 9, latest),
+        ("address_not_allowed", "", "198.51.100.1", 9, latest),
+        ("address_not_allowed", "trusted_proxy", "10.0.0.7", 9, latest - 3 * HOUR),
+    ]
+    async with await psycopg.AsyncConnection.connect(provider.service.conninfo) as connection:
+        for code, needed, address, number, at in rows:
+            await connection.execute(REFUSE, (f"org of {address}", at, code, at, number))
+            await connection.execute(
+                "UPDATE rejections SET needed = %s, address = %s WHERE needed = '' AND address IS NULL",
+                (needed, address),
+            )
+    findings = await check(provider)
+    assert message(findings).endswith("2 (10.0.0.8, 10.0.0.9)")
+    assert "TRUSTED_PROXIES" in remedy(findings)
+
+
 async def test_plans_that_have_left_the_catalog_are_named(provider: Provider) -> None:
     for _ in range(2):
         subscriber = await provider.subscriber()
@@ -406,7 +455,7 @@ async def test_stale_tenants_are_named(provider: Provider) -> None:
         message(findings)
         == f"no billing event more than 24 h after the end of their period: 1 ({silent.id})"
     )
-    assert "tenantry reconcile --tenant" in remedy(findings)
+    assert "tenantry reconcile --org" in remedy(findings)
     assert "webhook endpoint" in remedy(findings)
 
 
@@ -462,10 +511,36 @@ async def test_a_comparison_counts_from_when_it_was_made(provider: Provider) -> 
     assert "not compared" in message(await check(provider, settings, later=12 * HOUR))
 
 
+# Refunds and disputes
+
+
+async def test_a_dispute_is_reported_until_an_event_says_more(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(charge_refunded(1000, customer=subscriber.customer), disputed())
+    [dispute, refund] = [each for each in await check(provider) if each.level is not Level.OK]
+    assert (dispute.level, refund.level) == (Level.WARNING, Level.INFO)
+    assert f"1 (dp_1 of {subscriber.id})" in dispute.message
+    assert dispute.tenants == [subscriber.id]
+    assert refund.message == "refunds in the last 30 days: 1"
+    await provider.send(disputed("charge.dispute.updated", status="under_review", at=NOW + 1))
+    assert Level.WARNING not in levels(await check(provider))
+
+
+async def test_a_failed_refund_is_reported(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(
+        charge_refunded(1000, customer=subscriber.customer),
+        refunded("refund.failed", status="failed", at=NOW + 1),
+    )
+    assert f"refunds in the last 30 days that failed: 1 (re_1 of {subscriber.id})" in message(
+        await check(provider)
+    )
+
+
 # How the rows are found
 
 SINCE: Final = datetime(2026, 1, 1, tzinfo=UTC)
-WINDOW: Final = {"since": SINCE, "most": 20}
+WINDOW: Final = {"since": SINCE, "most": 20, "entries": None}
 STATEMENTS: Final[list[tuple[str, dict[str, Any]]]] = [
     (store.ANOMALIES, {**WINDOW, "prices": ["price"], "accounts": ["account"], "livemode": None}),
     (store.AMBIGUITIES, {**WINDOW, "kind": "x", "snapshot": SNAPSHOT}),

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from tenantry.cli.doctor import Finding, Level
-from tenantry.cli.doctor.endpoint_checks import check_provider, judge_endpoints
-from tenantry.cli.doctor.setup_checks import check_identity, check_mail
+from tenantry.api.webhooks import PATH
 from tenantry.domain.billing import events as ev
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.plans import Catalog, parse_catalog
+from tenantry.installation.endpoint_checks import check_provider, judge_endpoints
+from tenantry.installation.findings import Finding, Level
+from tenantry.installation.identity_checks import check_identity, check_mail
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.smtp import parse_smtp_url
 from tenantry.integrations.stripe.client import ProviderEndpoint
@@ -238,12 +239,14 @@ async def checked(
         "PROVIDER_API_BASE": provider.url,
         "BASE_URL": "https://api.example",
     }
-    return await check_provider(checked_settings(catalog or PRICELESS, **values))
+    return await check_provider(checked_settings(catalog or PRICELESS, **values), PATH)
 
 
 async def test_without_a_provider_key() -> None:
     assert "PROVIDER_SECRET_KEY" in (
-        only(await check_provider(checked_settings(PROVIDER_SECRET_KEY="")), Level.WARNING).remedy
+        only(
+            await check_provider(checked_settings(PROVIDER_SECRET_KEY=""), PATH), Level.WARNING
+        ).remedy
         or ""
     )
 
@@ -252,7 +255,7 @@ async def test_seats_that_follow_members_need_a_provider_key() -> None:
     catalog = parse_catalog(
         '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "p"\nseats = "members"\n'
     )
-    findings = await check_provider(checked_settings(catalog, PROVIDER_SECRET_KEY=""))
+    findings = await check_provider(checked_settings(catalog, PROVIDER_SECRET_KEY=""), PATH)
     assert "quantity" in (only(findings, Level.ERROR).why or "")
 
 
@@ -264,12 +267,12 @@ async def test_the_five_types_are_subscribed_to(provider: ProviderServer) -> Non
     sends, further = await checked(provider)
     assert (sends.level, sends.message) == (Level.OK, f"sends the 5 required event types to {HOOK}")
     assert further.level is Level.INFO
-    assert all(name in further.message for name in ev.KNOWN_TYPES - ev.REQUIRED_TYPES)
+    assert all(name in further.message for name in ev.HANDLED_TYPES - ev.REQUIRED_TYPES)
 
 
 def test_only_further_types_that_no_endpoint_sends_are_offered() -> None:
     first = ProviderEndpoint(
-        HOOK, tuple(ev.KNOWN_TYPES - {ev.INVOICE_PAID, ev.SUBSCRIPTION_CREATED}), "enabled"
+        HOOK, tuple(ev.HANDLED_TYPES - {ev.INVOICE_PAID, ev.SUBSCRIPTION_CREATED}), "enabled"
     )
     second = ProviderEndpoint(HOOK, tuple(ev.REQUIRED_TYPES | {ev.INVOICE_PAID}), "enabled")
     *sending, offered = judge_endpoints([first, second], HOOK)
@@ -281,7 +284,7 @@ def test_only_further_types_that_no_endpoint_sends_are_offered() -> None:
 @pytest.mark.parametrize(
     ("events", "message"),
     [
-        (ev.KNOWN_TYPES | {"charge.refunded", "a.a"}, "; tenantry ignores a.a, charge.refunded"),
+        (ev.HANDLED_TYPES | {"charge.captured", "a.a"}, "; tenantry ignores a.a, charge.captured"),
         ({"*"}, "sends every event type"),
     ],
 )

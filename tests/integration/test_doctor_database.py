@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tenantry.cli.doctor import Finding, Level
-from tenantry.cli.doctor.database_checks import (
-    check_database,
-    judge_revision,
-    judge_server,
-)
+from tenantry.cli.doctor.database_checks import check_database
 from tenantry.cli.doctor.setup_checks import judge_catalog, judge_settings
 from tenantry.db.connection import Connection
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.plans import parse_catalog
+from tenantry.installation.data_checks import judge_revision, judge_server
+from tenantry.installation.findings import Finding, Level
 from tenantry.settings import SettingsError, load
 from tests.support import other_program
 from tests.support.billing import rows

@@ -7,13 +7,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tenantry.cli.doctor import Finding, Level, ok
 from tenantry.cli.doctor.database_checks import check_database
-from tenantry.cli.doctor.outbound_checks import judge_endpoint, judge_writer
 from tenantry.db.connection import Connection
 from tenantry.domain.plans import Catalog
+from tenantry.domain.webhook_endpoints import EndpointState
+from tenantry.installation.findings import Finding, Level, ok
+from tenantry.installation.outbound_checks import judge_endpoint, judge_writer
 from tenantry.outbound.events_store import OldestWriter, read_oldest_writer
-from tenantry.outbound.webhooks import EndpointState
 from tests.support.catalogs import CATALOG
 from tests.support.findings import checked_settings, only
 from tests.support.outbound_webhooks import Sending

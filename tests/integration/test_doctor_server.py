@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.db.connection import Connection
+from tenantry.installation.findings import Finding, Level
 from tests.support.findings import checked_settings
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tenantry.cli.doctor import Finding, Level
-from tenantry.cli.doctor.standby_checks import check_share
+from tenantry.cli.doctor.share_checks import check_share
 from tenantry.domain.standby_checks import CheckSource
+from tenantry.installation.findings import Finding, Level
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.metrics import Metrics
 from tests.support.findings import checked_settings, only
@@ -70,7 +70,7 @@ async def test_server_without_checks_has_no_share() -> None:
 async def test_share_is_unknown_without_a_server() -> None:
     port = free_port()
     found = only(await check_share(share_settings(port)), Level.INFO, remedied=False)
-    assert found.message.endswith(f"no `tenantry serve` answers at {LOOPBACK}:{port}")
+    assert found.message.endswith(f"no `tenantry serve` answers at http://{LOOPBACK}:{port}")
 
 
 @pytest.mark.parametrize("text", [b"<html>", b'tenantry_checks_total{source="standby'])

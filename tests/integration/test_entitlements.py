@@ -13,13 +13,22 @@ from psycopg.types.json import Json
 
 from tenantry.domain.entitlements import UsagePeriod
 from tests.support import events
+from tests.support.app import OPERATOR_TOKEN
 from tests.support.billing import until_blocked
 from tests.support.cases import cases
 from tests.support.catalogs import catalog_file
 from tests.support.members import add_member, path_of
 from tests.support.postgres import PostgresServer
 from tests.support.rate_limits import set_plan
-from tests.support.service import Caller, Organization, Service, refusal, running_service
+from tests.support.service import (
+    KEYS,
+    PROJECTS,
+    Caller,
+    Organization,
+    Service,
+    refusal,
+    running_service,
+)
 from tests.support.signing import deliver
 
 ENTITLEMENTS: Final = "/api/v1/entitlements"
@@ -94,6 +103,11 @@ async def get(caller: Caller, feature: str = "exports") -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     entitlement: dict[str, Any] = answer.json()
     return entitlement
+
+
+def operator_of(service: Service, org: Organization) -> Caller:
+    """The operator, who acts for the tenant."""
+    return service.caller(OPERATOR_TOKEN, X_Act_As_Organization=org.id)
 
 
 async def set_billing_period(service: Service, org: Organization, period: UsagePeriod) -> None:
@@ -211,6 +225,25 @@ async def test_any_credential_may_consume(service: Service, org: Organization) -
     assert (await consume(without_scopes.caller)).status_code == 200
     assert (await consume(service.user(org=org.id))).status_code == 200
     assert refusal(await consume(service.anonymous)) == (401, "missing_credential")
+
+
+async def test_operator_consumes_for_the_tenant(service: Service, org: Organization) -> None:
+    operator = operator_of(service, org)
+    assert (await consume(org.owner, 4, "job-1")).json()["used"] == 4
+    assert (await consume(operator, 4, "job-1")).json()["used"] == 4
+    assert (await consume(operator, 6, "job-2")).json()["used"] == 10
+    assert refusal(await consume(operator)) == EXCEEDED
+
+
+async def test_requests_of_the_operator_count_in_no_quota(
+    service: Service, org: Organization
+) -> None:
+    await org.owner.get(PROJECTS)
+    before = (await get(org.owner, "calls"))["used"]
+    operator = operator_of(service, org)
+    for path in (PROJECTS, f"{PROJECTS}/", KEYS):
+        assert (await operator.get(path)).status_code == 200
+    assert (await get(org.owner, "calls"))["used"] == before
 
 
 async def test_test_mode_is_counted_apart(service: Service, org: Organization) -> None:
@@ -385,7 +418,9 @@ async def test_consuming_waits_for_another_process_that_consumes(
         assert refusal(await waiting) == EXCEEDED
 
 
-@pytest.mark.parametrize("lost", ["revoked", "suspended", "removed"])
+@pytest.mark.parametrize(
+    "lost", ["revoked", "disabled", "suspended", "suspended, operator", "removed"]
+)
 async def test_caller_that_loses_access_while_it_waits_consumes_nothing(
     service: Service, org: Organization, lost: str
 ) -> None:
@@ -396,7 +431,17 @@ async def test_caller_that_loses_access_while_it_waits_consumes_nothing(
     settings = {"name": "n", "ownerEmail": "o@x.example", "suspended": True}
     losses = {
         "revoked": (key.caller, org.owner.delete(key.path), (401, "api_key_revoked")),
+        "disabled": (
+            key.caller,
+            org.owner.patch(key.path, {"enabled": False}),
+            (401, "api_key_disabled"),
+        ),
         "suspended": (key.caller, service.operator.put(org.path, settings), (403, "org_suspended")),
+        "suspended, operator": (
+            operator_of(service, org),
+            service.operator.put(org.path, settings),
+            (403, "org_suspended"),
+        ),
         "removed": (user, org.owner.delete(path_of(member)), (403, "no_organization")),
     }
     caller, loss, refused = losses.pop(lost)

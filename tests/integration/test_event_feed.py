@@ -4,7 +4,7 @@ import pytest
 
 from tenantry.billing.event_feed import EventFeed
 from tenantry.db.database import Database
-from tenantry.domain.errors import OverloadedError
+from tenantry.domain.errors import DatabaseUnavailableError, OverloadedError
 from tests.support.patience import patient_database
 
 NOWHERE = "host=/nowhere"
@@ -75,6 +75,7 @@ async def test_an_unavailable_database_ends_no_watcher() -> None:
     await database.open()
     feed = EventFeed(database)
     with feed.watch("acme", b"1", 7) as watch:
-        await feed.poll()
+        with pytest.raises(DatabaseUnavailableError):
+            await feed.poll()
         assert not watch.has_ended
     await database.close()

@@ -12,9 +12,9 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from tenantry.billing.batch_store import lock_account
 from tenantry.billing.customer_links import CustomerLinks
 from tenantry.billing.ingest import WebhookService
-from tenantry.billing.ledger_store import lock_account
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR

@@ -4,11 +4,11 @@ state.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
-from functools import partial
 
 import pytest
 
-from tenantry.billing.ledger_queries import BillingExplanation, explain
+from tenantry.billing.ledger_queries import OperatorLedger
+from tenantry.domain.billing.explanation import BillingExplanation
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
 from tests.support import events
@@ -31,7 +31,9 @@ Explaining = Callable[[str, int], Awaitable[BillingExplanation]]
 async def explaining(service: Service) -> AsyncIterator[Explaining]:
     database = patient_database(service.conninfo, pool_size=1)
     await database.open()
-    yield partial(explain, database, BillingPolicy(catalog=CATALOG), now=service.clock.now)
+    policy = BillingPolicy(catalog=CATALOG)
+    now = service.clock.now
+    yield OperatorLedger(database, policy, lambda: now).explain
     await database.close()
 
 
@@ -127,9 +129,9 @@ async def test_grants_are_explained(provider: Provider, explaining: Explaining) 
     assert [(grant.name, grant.plan) for grant in explanation.grants] == [("contract", "business")]
     reasons = [entry.reason for entry in explanation.entries if "grant" in entry.type]
     assert reasons == [
-        "Grant gone gives plan pro. Granted by the operator: a trial.",
+        "Grant gone gives plan pro. By contract: a trial.",
         "The operator ended grant gone.",
-        "Grant contract gives plan business. Granted by the operator: Contract 2027-014.",
+        "Grant contract gives plan business. By contract: Contract 2027-014.",
     ]
     assert explanation.tenant.access.plan == "business"
     assert explanation.differences == ()

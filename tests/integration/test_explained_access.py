@@ -1,4 +1,4 @@
-"""What `tenantry tenants explain` says of access, sentence by sentence, against the tenant's
+"""What `tenantry admin explain-tenant` says of access, sentence by sentence, against the tenant's
 record.
 """
 
@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 import pytest
 from rich.console import Console
 
-from tenantry.billing.ledger_queries import BillingExplanation, SubscriptionView
 from tenantry.cli.billing import show
-from tenantry.cli.output import shown
+from tenantry.domain.billing.explanation import BillingExplanation, SubscriptionView
 from tenantry.domain.billing.state import SubscriptionRule
+from tenantry_cli.output import shown
 from tests.support import figures
 from tests.support.subscription_deliveries import DeliveredTenant, by_catalog, running_instance
 from tests.support.subscription_oracle import Expected
@@ -28,7 +28,7 @@ ENDED: Final = "It has ended."
 NO_ACCESS: Final = re.compile(r"It gives no access\. (?P<why>.+)")
 ACCESS: Final = re.compile(
     r"It gives (?P<full>full )?access to plan (?P<plan>\w+)(?P<grace> for a grace period)?"
-    r"(?: until (?P<until>[\d-]+ [\d:]+) UTC)?\.(?P<current> The tenant's access is from it\.)?"
+    r"(?: until (?P<until>[\d-]+ [\d:]+) UTC)?\.(?P<current> The organization's access is from it\.)?"
 )
 VERDICT: Final = re.compile(r"(?P<verdict>Counts|Does not count): (?P<why>.+?)\. (?P<access>It .+)")
 STATUS: Final = re.compile(
@@ -105,7 +105,7 @@ def wrong_access(explanation: BillingExplanation, said: Sequence[AccessSentence]
     """Sentences about what subscriptions give that the tenant's access contradicts."""
     access = explanation.tenant.access
     current = [each for each in said if each.is_current]
-    is_of_operator = access.reason.startswith("Granted by the operator")
+    is_of_operator = access.reason.startswith("By contract")
     if len(current) != (access.state != "none" and not is_of_operator):
         yield f"access is {access.state}, and that of {len(current)} subscriptions"
     for each in current:

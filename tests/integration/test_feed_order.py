@@ -15,10 +15,10 @@ from tenantry.common.clock import Timeouts, system_clock
 from tenantry.db.connection import ACROSS_TENANTS, API, TENANT
 from tenantry.db.database import Database
 from tenantry.domain.errors import CursorExpiredError
-from tenantry.domain.outbound_events import EventType
+from tenantry.domain.outbound_events import NOW, EventType, FeedPage
 from tenantry.outbound import events_store as store
 from tenantry.outbound.events_store import BEGINNING, MAX_SCANNED_EVENTS, EventFilter
-from tenantry.outbound.feed import NOW, ChangeFeed, FeedPage
+from tenantry.outbound.feed import ChangeFeed
 from tenantry.outbound.publishing import begin_epoch
 from tenantry.server.dispatch import Dispatcher
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector

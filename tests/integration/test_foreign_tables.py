@@ -87,11 +87,6 @@ def test_table_that_another_program_adds_later_does_not_stop_the_service(conninf
     assert migrate(conninfo) == (newest_revision(), newest_revision())
 
 
-def test_schema_of_an_earlier_checkout_is_refused(empty: str) -> None:
-    execute(empty, "CREATE TABLE tenantry_version AS SELECT '0017' AS version_num")
-    assert found_in(empty) == "those of a tenantry before its first release"
-
-
 def test_own_tables_are_all_that_a_migration_makes(conninfo: str) -> None:
     with psycopg.connect(conninfo) as connection:
         made = connection.execute(

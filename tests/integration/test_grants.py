@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tenantry.billing.access_ends import record_access_ends
-from tenantry.billing.ledger_queries import explain
+from tenantry.billing.ledger_queries import OperatorLedger
 from tenantry.cli.billing import show
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
@@ -56,7 +56,7 @@ stripe_price_id = "price_business"
 EARLIER: Final = events.NOW - 86_400
 LEDGER: Final = "/api/v1/billing/events"
 REASON: Final = "Contract 2027-014"
-SENTENCE: Final = "Granted by the operator: Contract 2027-014."
+SENTENCE: Final = "By contract: Contract 2027-014."
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +271,10 @@ async def test_a_grant_ends_at_its_second_without_a_job(fresh_service: Service) 
     )
     assert (await org.owner.get(WHOAMI)).json()["plan"] == "free"
     record = await record_of(service, org)
-    assert (record["plan"], record["access"]["reason"]) == ("free", "Grant contract has ended.")
+    assert (record["plan"], record["access"]["reason"]) == (
+        "free",
+        "The contract contract has ended.",
+    )
     assert (await service.operator.get(f"{org.path}/grants")).json()["data"] == []
     for plan, listed in (("pro", []), ("free", [org.id])):
         page = await service.operator.get("/api/v1/operator/tenants", search=org.id, plan=plan)
@@ -291,7 +294,7 @@ async def test_the_job_records_the_end_of_a_grant_once(fresh_service: Service) -
     [entry, *_] = (await org.owner.get(LEDGER)).json()["data"]
     assert (entry["type"], entry["reason"]) == (
         "tenantry.access.ended",
-        "Access to plan pro has ended. Grant contract has ended.",
+        "Access to plan pro has ended. The contract contract has ended.",
     )
 
 
@@ -414,7 +417,7 @@ async def test_the_explanation_names_grants_and_says_what_ends(fresh_service: Se
     await grant(service, org, plan="pro", until=until)
     await grant(service, org, "more", limits={"projects": 50}, until=soon, reason="A migration")
     async with patient_database(service.conninfo, 1) as database:
-        explanation = await explain(database, POLICY, org.id, 10, begun)
+        explanation = await OperatorLedger(database, POLICY, lambda: begun).explain(org.id, 10)
     screen = io.StringIO()
     show(explanation, Console(file=screen, width=100_000))
     lines = [" ".join(line.split()) for line in screen.getvalue().splitlines()]
@@ -431,5 +434,5 @@ async def test_the_explanation_names_grants_and_says_what_ends(fresh_service: Se
         "Access full, limits of plan pro",
         SENTENCE,
         f"{soon} grant more: granted features or limits end.",
-        f"{until} grant contract: plan pro ends, then the limits of plan free count. Grant contract has ended.",
+        f"{until} grant contract: plan pro ends, then the limits of plan free count. The contract contract has ended.",
     ]

@@ -20,13 +20,14 @@ from tenantry.integrations.oidc.claims import Claims
 from tests.support.app import PEPPER, make_settings
 from tests.support.patience import patient_database
 from tests.support.principals import NOW, ONLY_FREE
+from tests.support.senders import bearer
 
 Lookup = Callable[[Authenticator, int], Awaitable[object]]
 
 
 def look_up_key(authenticator: Authenticator, number: int) -> Awaitable[object]:
     secret = DEFAULT_FORMAT.compose(Mode.LIVE, hashlib.sha256(b"%d" % number).digest())
-    return authenticator.authenticate(f"Bearer {secret}".encode(), None)
+    return authenticator.authenticate(bearer(secret))
 
 
 def look_up_user(authenticator: Authenticator, number: int) -> Awaitable[object]:

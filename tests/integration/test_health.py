@@ -25,6 +25,11 @@ async def test_service_is_alive_and_ready(service: Service) -> None:
         assert (answer.status_code, answer.json()) == (200, {"status": "ok", "waitingFor": []})
 
 
+async def test_parameters_that_a_public_route_does_not_have_are_ignored(service: Service) -> None:
+    for path in ("/healthz", "/metrics", "/docs"):
+        assert (await service.anonymous.get(f"{path}?probe=%00")).status_code == 200
+
+
 async def test_without_its_schema_it_is_alive_but_not_ready(postgres: PostgresServer) -> None:
     with postgres.database(migrated=False) as conninfo:
         async with running_service(conninfo) as service:

@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple
 import psycopg
 import pytest
 
-from tenantry.cli.doctor import Level
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.sessions import CLIENT_ENCODING, UNIFORM, open_session
+from tenantry.installation.findings import Level
 from tests.support import events
 from tests.support.app import PEPPER, WEBHOOK_SECRET
 from tests.support.billing import Provider

@@ -6,9 +6,9 @@ from collections import Counter
 import psycopg
 import pytest
 
-from tenantry.auth.api_keys import operator_principal
 from tenantry.auth.changes import AnsweredChange, Changes
 from tenantry.domain.audit import BY_OPERATOR, Action
+from tenantry.domain.permissions import operator_principal
 from tenantry.domain.tenants import Project
 from tests.support.cases import cases
 from tests.support.patience import patient_database

@@ -25,7 +25,7 @@ async def verifier(issuer: Issuer) -> AsyncIterator[TokenVerifier]:
     config = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
         keys = patient_keys(config, client, monotonic=lambda: 0.0)
-        await keys.start()
+        await keys.refresh()
         yield TokenVerifier(config, keys, clock=lambda: NOW)
         await keys.aclose()
 

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tenantry.auth.token_explanation import AccessExplanation, explain_token
-from tenantry.cli.auth import as_document, lines
+from tenantry.cli.token_explanation import as_document, lines
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
 from tenantry.domain.issuers import Issuers
@@ -381,17 +381,8 @@ def quoted(command: str) -> str:
     return after.partition("```\n")[0]
 
 
-async def test_docs_show_the_explanation_of_a_valid_token(desk_on_service: DeskOnService) -> None:
-    explanation = await desk_on_service.explained(
-        sub="ann", org_id="acme", org_role="admin", scope="openid projects:read"
-    )
-    assert quoted("tenantry auth explain-token < token.txt") == desk_on_service.desk.text(
-        explanation
-    )
-
-
 async def test_docs_show_the_explanation_of_an_id_token(desk_on_service: DeskOnService) -> None:
     explanation = await desk_on_service.explained(aud=CLIENT_ID, nonce="n-0S6", org_id="acme")
     assert quoted(
-        "tenantry auth explain-token --token-file id-token.txt"
+        "tenantry admin explain-token --token-file id-token.txt"
     ) == desk_on_service.desk.text(explanation)

@@ -12,6 +12,7 @@ from typing import TypeVar
 import httpx2
 import pytest
 
+from tenantry.db.background import BackgroundGroup
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
@@ -79,8 +80,16 @@ async def key_set(
 async def keys(issuer: Issuer, seconds: Seconds) -> AsyncIterator[KeySet]:
     """The issuer's keys, fetched once."""
     async with key_set(issuer.url, seconds) as started:
-        await started.start()
+        await started.refresh()
         yield started
+
+
+@contextlib.asynccontextmanager
+async def refreshing(keys: KeySet) -> AsyncIterator[None]:
+    """Refresh the keys in the background."""
+    async with BackgroundGroup() as group:
+        group.repeat("refreshes", keys.refresh_if_due, every=keys.pause)
+        yield
 
 
 async def kids(keys: KeySet, kid: str | None, alg: str) -> list[str | None]:
@@ -121,7 +130,7 @@ async def test_nothing_is_attempted_before_the_start(issuer: Issuer) -> None:
 async def test_while_the_first_fetch_is_under_way_nothing_is_attempted_yet(issuer: Issuer) -> None:
     issuer.open.clear()
     async with key_set(issuer.url) as keys:
-        starting = asyncio.create_task(keys.start())
+        starting = asyncio.create_task(keys.refresh())
         await issuer.until_fetched(DISCOVERY, 1)
         assert not keys.attempted
         issuer.open.set()
@@ -134,7 +143,7 @@ async def test_starting_without_the_provider_is_no_error_but_counts_as_attempted
 ) -> None:
     await issuer.stop()
     async with key_set(issuer.url) as keys:
-        await keys.start()
+        await keys.refresh()
         assert keys.attempted
 
 
@@ -142,7 +151,7 @@ async def test_starting_without_the_provider_is_no_error_but_counts_as_attempted
 async def test_starting_with_a_provider_that_never_answers_ends(issuer: Issuer) -> None:
     issuer.open.clear()
     async with key_set(issuer.url) as keys:
-        await keys.start()
+        await keys.refresh()
         assert keys.attempted
 
 
@@ -198,7 +207,7 @@ async def test_recovered_provider_is_used_after_the_cooldown(
 ) -> None:
     await issuer.stop()
     async with key_set(issuer.url, seconds) as keys:
-        await keys.start()
+        await keys.refresh()
         await issuer.start()
         seconds.now += COOLDOWN_SECONDS
         with pytest.raises(AuthUnavailableError):
@@ -301,9 +310,9 @@ async def test_the_background_refresh_waits_for_the_cool_down_too(issuer: Issuer
         running_issuer() as ticking,
         key_set(issuer.url, Seconds(), refresh_seconds=0.001) as still,
         key_set(ticking.url, time.monotonic, refresh_seconds=0.001) as going,
+        refreshing(still),
+        refreshing(going),
     ):
-        await still.start()
-        await going.start()
         await ticking.until_fetched(JWKS, 10)
         assert issuer.fetches[JWKS] == 1
 
@@ -339,22 +348,22 @@ async def test_a_provider_may_withdraw_every_key(
 
 
 async def test_the_keys_are_refreshed_in_the_background(issuer: Issuer) -> None:
-    async with key_set(issuer.url, time.monotonic, refresh_seconds=0.001) as keys:
-        await keys.start()
+    keys_of_issuer = key_set(issuer.url, time.monotonic, refresh_seconds=0.001)
+    async with keys_of_issuer as keys, refreshing(keys):
         await issuer.until_fetched(JWKS, 3)
 
 
 async def test_the_background_refresh_outlives_failures(issuer: Issuer) -> None:
     issuer.answers[DISCOVERY] = Answer(200, b"[" * 100_000)
-    async with key_set(issuer.url, time.monotonic, refresh_seconds=0.001) as keys:
-        await keys.start()
+    keys_of_issuer = key_set(issuer.url, time.monotonic, refresh_seconds=0.001)
+    async with keys_of_issuer as keys, refreshing(keys):
         await issuer.until_fetched(DISCOVERY, 3)
 
 
-async def test_closing_ends_the_background_refresh_and_the_current_fetch(issuer: Issuer) -> None:
+async def test_closing_ends_the_current_fetch(issuer: Issuer) -> None:
     before = asyncio.all_tasks()  # of services that other tests share, too
     async with key_set(issuer.url) as keys:
-        await keys.start()
+        await keys.refresh()
         issuer.open.clear()
         waiting = asyncio.create_task(keys.refresh())
         await issuer.until_fetched(DISCOVERY, 2)
@@ -438,7 +447,7 @@ async def test_unusable_response_counts_as_an_outage(
 ) -> None:
     issuer.answers = {path: answer}
     async with key_set(issuer.url) as keys:
-        await keys.start()
+        await keys.refresh()
         with pytest.raises(AuthUnavailableError):
             await keys.key("rsa-1", "RS256")
 

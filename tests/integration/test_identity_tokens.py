@@ -54,7 +54,7 @@ async def verifier_of(
     settings = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
         keys = patient_keys(settings, client, monotonic=lambda: 0.0)
-        await keys.start()
+        await keys.refresh()
         try:
             yield TokenVerifier(
                 msgspec.structs.replace(settings, **config), keys, clock=lambda: now

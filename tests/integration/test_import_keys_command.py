@@ -362,6 +362,29 @@ async def test_key_in_plain_text_must_match_the_pattern(
     assert "line 1: key: does not match IMPORTED_KEY_PATTERN" in refused.err
 
 
+async def test_part_of_a_key_in_plain_text_is_hashed(service: Service, operator: Operator) -> None:
+    org = await service.organization()
+    pattern = {"IMPORTED_KEY_PATTERN": r"\d+\|(?P<secret>\w+)"}
+    key = f"17|{old_key().secret}"
+    rows = [
+        {"key": one, "name": "CI", "scopes": ["projects:read"]}
+        for one in (key, "17|", "no-part", "17|a.b.c")
+    ]
+    options = ("jsonl", "--org", org.id, "--plaintext")
+    refused = await operator.load(lines(rows), *options, **pattern)
+    assert refused.code == 2
+    assert refused.err.splitlines()[1:] == [
+        "line 2: key: does not match IMPORTED_KEY_PATTERN",
+        "line 3: key: does not match IMPORTED_KEY_PATTERN",
+        "line 4: key: has two dots, as tokens have: no pattern makes it a key",
+    ]
+    assert (await operator.load(lines(rows[:1]), *options, **pattern)).code == 0
+    async with running_service(service.conninfo, **pattern) as other:
+        assert (await other.caller(key).get(PROJECTS)).status_code == 200
+    [shown] = await keys_of(service, org)
+    assert (shown["start"], shown["last4"]) == (key[:9], key[-4:])
+
+
 async def test_missing_pattern_is_said(service: Service, operator: Operator) -> None:
     org = await service.organization()
     content = lines([old_key().member()])

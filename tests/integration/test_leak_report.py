@@ -53,7 +53,7 @@ async def rows(service: Service, statement: str, *values: object) -> list[dict[s
 
 
 async def notices_of(service: Service, org: Organization) -> list[dict[str, Any]]:
-    return await rows(service, "SELECT * FROM owner_mails WHERE tenant_id = %s", org.id)
+    return await rows(service, "SELECT * FROM mails WHERE tenant_id = %s", org.id)
 
 
 async def test_reported_key_is_rejected_immediately(service: Service) -> None:

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tenantry.billing import batch_store
 from tenantry.billing import ledger_store as billing
 from tenantry.db.statements import BoundStatement
 from tenantry.domain.billing.events import Outcome
@@ -129,9 +130,9 @@ async def test_rows_of_batches_are_found_by_the_index_of_each_partition(provider
     plans = []
     async with database.lane().use() as connection:
         for call in (
-            billing.SEEN_EVENTS(["e"]),
-            billing.UPDATE_PARKED(["e"], *[[None]] * 4),
-            billing.DELETE_ENTRIES(["e"], "drift"),
+            batch_store.SEEN_EVENTS(["e"]),
+            batch_store.UPDATE_PARKED(["e"], *[[None]] * 4),
+            batch_store.DELETE_ENTRIES(["e"], "drift"),
         ):
             explained = copy(call.statement)
             explained.sql = b"EXPLAIN " + call.statement.sql

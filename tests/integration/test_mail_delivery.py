@@ -18,7 +18,7 @@ from tenantry.notifications.mail_delivery import (
     RetrySchedule,
     standard_schedule,
 )
-from tenantry.notifications.mail_delivery_store import read_queue
+from tenantry.notifications.mails_store import read_queue
 from tests.support.outbox import NOW, OWNER, add_notification, delivery_of
 from tests.support.patience import patient_database
 from tests.support.smtp import MailServer, running
@@ -51,12 +51,12 @@ async def queued(database: Database, owner_email: str = OWNER) -> UUID:
 
 
 async def test_the_owner_gets_the_mail(database: Database, server: MailServer) -> None:
-    notification_id = await queued(database)
-    await service(database, server).deliver(notification_id)
+    mail_id = await queued(database)
+    await service(database, server).deliver(mail_id)
     [mail] = server.received
     assert mail.recipients == [OWNER]
     assert mail.message["Subject"] == "Payment failed"
-    assert mail.message["Message-ID"] == f"<{notification_id}@example.com>"
+    assert mail.message["Message-ID"] == f"<{mail_id}@example.com>"
     assert "12.50 EUR" in mail.part("plain")
     assert "https://pay.example/invoice/1?a=1&amp;b=2" in mail.part("html")
 
@@ -64,15 +64,15 @@ async def test_the_owner_gets_the_mail(database: Database, server: MailServer) -
 async def test_an_accepted_mail_is_recorded_as_sent(
     database: Database, server: MailServer, conninfo: str
 ) -> None:
-    notification_id = await queued(database)
-    await service(database, server).deliver(notification_id)
-    assert await delivery_of(conninfo, notification_id) == ("sent", 1, None)
+    mail_id = await queued(database)
+    await service(database, server).deliver(mail_id)
+    assert await delivery_of(conninfo, mail_id) == ("sent", None)
 
 
 async def test_a_mail_is_not_sent_again(database: Database, server: MailServer) -> None:
-    notification_id = await queued(database)
-    await service(database, server).deliver(notification_id)
-    await service(database, server).deliver(notification_id)
+    mail_id = await queued(database)
+    await service(database, server).deliver(mail_id)
+    await service(database, server).deliver(mail_id)
     assert len(server.received) == 1
 
 
@@ -84,12 +84,11 @@ async def test_a_missing_notification_ends_the_job(database: Database, server: M
 async def test_a_permanent_rejection_ends_as_failed(
     database: Database, server: MailServer, conninfo: str
 ) -> None:
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     server.replies_to_rcpt.append("550 5.1.1 no such user")
-    await service(database, server).deliver(notification_id)
-    assert await delivery_of(conninfo, notification_id) == (
+    await service(database, server).deliver(mail_id)
+    assert await delivery_of(conninfo, mail_id) == (
         "failed",
-        1,
         "the mail server refused the recipient (550): 5.1.1 no such user",
     )
 
@@ -97,33 +96,32 @@ async def test_a_permanent_rejection_ends_as_failed(
 async def test_an_unusable_address_ends_as_failed(
     database: Database, server: MailServer, conninfo: str
 ) -> None:
-    notification_id = await queued(database, owner_email="missing at all")
-    await service(database, server).deliver(notification_id)
-    assert (await delivery_of(conninfo, notification_id))[0] == "failed"
+    mail_id = await queued(database, owner_email="missing at all")
+    await service(database, server).deliver(mail_id)
+    assert (await delivery_of(conninfo, mail_id))[0] == "failed"
 
 
 async def test_a_temporary_rejection_is_deferred(
     database: Database, server: MailServer, conninfo: str
 ) -> None:
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     server.replies_to_data.append("451 4.3.0 try later")
     with pytest.raises(MailDeferredError) as caught:
-        await service(database, server).deliver(notification_id)
+        await service(database, server).deliver(mail_id)
     assert caught.value.delay == 10
-    assert await delivery_of(conninfo, notification_id) == (
+    assert await delivery_of(conninfo, mail_id) == (
         "queued",
-        1,
         "the mail server refused the mail (451): 4.3.0 try later",
     )
 
 
 async def test_each_failure_waits_longer(database: Database, server: MailServer) -> None:
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     await server.stop()
     waits = []
-    for _ in range(3):
+    for attempt in (1, 2, 3):
         with pytest.raises(MailDeferredError) as caught:
-            await service(database, server).deliver(notification_id)
+            await service(database, server).deliver(mail_id, attempt)
         waits.append(caught.value.delay)
     assert waits == [10, 20, 40]
 
@@ -131,34 +129,34 @@ async def test_each_failure_waits_longer(database: Database, server: MailServer)
 async def test_after_the_last_attempt_it_ends_as_failed(
     database: Database, server: MailServer, conninfo: str
 ) -> None:
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     server.replies_to_data.extend(["451 later"] * 2)
     twice = service(database, server, lambda attempt: 0.0 if attempt < 2 else None)
     with pytest.raises(MailDeferredError):
-        await twice.deliver(notification_id)
-    await twice.deliver(notification_id)
-    assert (await delivery_of(conninfo, notification_id))[:2] == ("failed", 2)
+        await twice.deliver(mail_id, attempt=1)
+    await twice.deliver(mail_id, attempt=2)
+    assert (await delivery_of(conninfo, mail_id))[0] == "failed"
 
 
 async def test_success_after_a_failure_leaves_no_error(
     database: Database, server: MailServer, conninfo: str
 ) -> None:
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     server.replies_to_data.append("451 later")
     with pytest.raises(MailDeferredError):
-        await service(database, server).deliver(notification_id)
-    await service(database, server).deliver(notification_id)
-    assert await delivery_of(conninfo, notification_id) == ("sent", 2, None)
+        await service(database, server).deliver(mail_id)
+    await service(database, server).deliver(mail_id)
+    assert await delivery_of(conninfo, mail_id) == ("sent", None)
 
 
 async def test_a_mail_without_an_answer_is_sent_again_unchanged(
     database: Database, server: MailServer
 ) -> None:
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     server.hang_up = 1
     with pytest.raises(MailDeferredError):
-        await service(database, server).deliver(notification_id)
-    await service(database, server).deliver(notification_id)
+        await service(database, server).deliver(mail_id)
+    await service(database, server).deliver(mail_id)
     first, second = (mail.message["Message-ID"] for mail in server.received)
     assert first == second
 
@@ -166,12 +164,12 @@ async def test_a_mail_without_an_answer_is_sent_again_unchanged(
 async def test_no_connection_is_held_while_the_mail_server_is_slow(
     database: Database, server: MailServer
 ) -> None:
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     server.hold = asyncio.Event()
-    delivery = asyncio.create_task(service(database, server).deliver(notification_id))
+    delivery = asyncio.create_task(service(database, server).deliver(mail_id))
     await server.wait_for(lambda server: len(server.received) == 1)
     async with database.transaction(ACROSS_TENANTS) as connection:  # the pool's only one
-        cursor = await connection.execute("SELECT status FROM notifications")
+        cursor = await connection.execute("SELECT status FROM mails")
         assert await cursor.fetchone() == ("queued",)
     server.hold.set()
     await delivery
@@ -180,12 +178,12 @@ async def test_no_connection_is_held_while_the_mail_server_is_slow(
 async def test_an_unavailable_database_is_reported(
     database: Database, server: MailServer, conninfo: str
 ) -> None:
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     await database.close()
     with pytest.raises(DatabaseUnavailableError):
-        await service(database, server).deliver(notification_id)
+        await service(database, server).deliver(mail_id)
     assert server.received == []
-    assert (await delivery_of(conninfo, notification_id))[0] == "queued"
+    assert (await delivery_of(conninfo, mail_id))[0] == "queued"
 
 
 @pytest.mark.parametrize("reply", [f"550 <{OWNER}> unknown", f"450 <{OWNER}> greylisted"])
@@ -193,24 +191,24 @@ async def test_the_log_does_not_name_the_owner(
     database: Database, server: MailServer, caplog: pytest.LogCaptureFixture, reply: str
 ) -> None:
     caplog.set_level(logging.DEBUG, "tenantry")
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     server.replies_to_rcpt.append(reply)
     with suppress(MailDeferredError):
-        await service(database, server).deliver(notification_id)
+        await service(database, server).deliver(mail_id)
     logged = [
         record.getMessage() for record in caplog.records if record.name.startswith("tenantry")
     ]
-    assert [str(notification_id) in line for line in logged] == [True]
+    assert [str(mail_id) in line for line in logged] == [True]
     assert not any("acme.example" in line for line in logged)
 
 
 async def test_a_reply_with_unstorable_characters_is_stored_cleaned(
     database: Database, server: MailServer, conninfo: str
 ) -> None:
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     server.replies_to_rcpt.append("550 nul \x00 tab \t " + "long " * 200)
-    await service(database, server).deliver(notification_id)
-    status, _, error = await delivery_of(conninfo, notification_id)
+    await service(database, server).deliver(mail_id)
+    status, error = await delivery_of(conninfo, mail_id)
     assert (status, len(error or "")) == ("failed", 500)
 
 

@@ -118,7 +118,7 @@ async def set_back(service: Service, invitation: JsonObject, days: int) -> None:
             values,
         )
         await connection.execute(
-            "UPDATE owner_mails SET created_at = created_at - make_interval(days => %(days)s), "
+            "UPDATE mails SET created_at = created_at - make_interval(days => %(days)s), "
             "due_at = due_at - make_interval(days => %(days)s) WHERE data->>'invitationId' = %(id)s",
             values,
         )
@@ -155,7 +155,7 @@ class Delivery:
         """Deliver what is queued for a tenant; returns the mails that arrived."""
         queued = await fetch(
             self._service,
-            "SELECT id FROM owner_mails WHERE tenant_id = %s AND status = 'queued' ORDER BY created_at",
+            "SELECT id FROM mails WHERE tenant_id = %s AND status = 'queued' ORDER BY created_at",
             org,
         )
         number = len(self._server.received)
@@ -724,9 +724,7 @@ async def test_nothing_is_mailed_for_a_step_that_could_not_count(service: Servic
         (service.user("gone"), CLOSED),
     ):
         assert refusal(await user.post(CONFIRMATION, {"token": token})) == expected
-    statement = (
-        "SELECT count(*) FROM owner_mails WHERE tenant_id = %s AND type LIKE '%%confirmation'"
-    )
+    statement = "SELECT count(*) FROM mails WHERE tenant_id = %s AND type LIKE '%%confirmation'"
     assert await fetch(service, statement, org.id) == [(0,)]
 
 
@@ -760,7 +758,7 @@ async def test_mail_of_a_withdrawn_invitation_is_dropped(service: Service) -> No
     await org.owner.delete(path_of(await invite(org.owner, new_address())))
     async with delivering(service) as delivery:
         assert await delivery.deliver(org.id) == []
-    statement = "SELECT status FROM owner_mails WHERE tenant_id = %s"
+    statement = "SELECT status FROM mails WHERE tenant_id = %s"
     assert await fetch(service, statement, org.id) == [("dropped",)]
 
 
@@ -772,7 +770,7 @@ async def test_invitations_leave_the_security_notices_of_a_tenant_alone(service:
     secret = leaked.caller.credential
     answer = await service.anonymous.post("/api/v1/api-keys/report-leak", {"secret": secret})
     assert answer.status_code == 200
-    statement = "SELECT status FROM owner_mails WHERE tenant_id = %s AND type = 'api_key.leaked'"
+    statement = "SELECT status FROM mails WHERE tenant_id = %s AND type = 'api_key.leaked'"
     assert await fetch(service, statement, org.id) == [("queued",)]
 
 

@@ -20,10 +20,12 @@ from tenantry.db.database import Database
 from tenantry.db.migrate import migrate
 from tenantry.db.outbox import Outbox
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.domain.owner_mails import MailStatus
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
+from tenantry.notifications import mails_store
 from tenantry.notifications.mail_delivery import MailService, RetrySchedule
 from tests.support.billing import until_blocked
 from tests.support.logs import watched
@@ -98,9 +100,9 @@ async def worker(
 
 async def queued(database: Database) -> UUID:
     async with database.transaction(ACROSS_TENANTS) as connection:
-        notification_id = await add_notification(connection)
-        await Outbox().defer_mail(connection, [notification_id])
-    return notification_id
+        mail_id = await add_notification(connection)
+        await Outbox().defer_mail(connection, [mail_id])
+    return mail_id
 
 
 async def rows(conninfo: str, query: str) -> list[tuple[Any, ...]]:
@@ -124,11 +126,11 @@ async def mails(server: MailServer, number: int) -> None:
 async def test_a_queued_mail_is_delivered(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     async with worker(queue, work_with(database, server)):
         await mails(server, 1)
     assert server.received[0].recipients == [OWNER]
-    assert await delivery_of(conninfo, notification_id) == ("sent", 1, None)
+    assert await delivery_of(conninfo, mail_id) == ("sent", None)
 
 
 async def test_a_delivered_mail_leaves_no_job(
@@ -177,11 +179,11 @@ async def test_a_queue_that_was_never_opened_can_defer(database: Database, conni
 
 async def test_database_errors_reach_the_caller(conninfo: str) -> None:
     async with await Connection.connect(conninfo) as connection:
-        notification_id = await add_notification(connection)
+        mail_id = await add_notification(connection)
         with suppress(psycopg.errors.DivisionByZero):
             await connection.execute("SELECT 1 / 0")
         with pytest.raises(psycopg.errors.InFailedSqlTransaction):
-            await Outbox().defer_mail(connection, [notification_id])
+            await Outbox().defer_mail(connection, [mail_id])
 
 
 async def test_a_worker_is_notified_of_a_new_mail(
@@ -202,10 +204,17 @@ async def test_temporary_rejections_are_retried(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.replies_to_data.extend(["451 4.3.0 try later"] * 3)
-    notification_id = await queued(database)
-    async with worker(queue, work_with(database, server)):
+    mail_id = await queued(database)
+    attempts = []
+
+    def schedule(attempt: int) -> float:
+        attempts.append(attempt)
+        return 0.0
+
+    async with worker(queue, work_with(database, server, schedule)):
         await mails(server, 1)
-    assert await delivery_of(conninfo, notification_id) == ("sent", 4, None)
+    assert await delivery_of(conninfo, mail_id) == ("sent", None)
+    assert attempts == [1, 2, 3]
 
 
 async def test_a_mail_server_that_was_down_gets_the_mail_once_it_is_up(
@@ -218,12 +227,12 @@ async def test_a_mail_server_that_was_down_gets_the_mail_once_it_is_up(
         return 0.0
 
     await server.stop()
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     async with worker(queue, work_with(database, server, schedule)):
         await tried.wait()
         await server.start()
         await mails(server, 1)
-    assert (await delivery_of(conninfo, notification_id))[0] == "sent"
+    assert (await delivery_of(conninfo, mail_id))[0] == "sent"
     assert len(server.received) == 1
 
 
@@ -231,12 +240,12 @@ async def test_a_permanent_rejection_is_visible_and_leaves_no_job(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.replies_to_rcpt.append("550 5.1.1 no such user")
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     with watched("tenantry") as log:
         async with worker(queue, work_with(database, server)):
             await server.wait_for(lambda server: server.refusals == 1)
     assert log.count("ERROR") == 1
-    assert (await delivery_of(conninfo, notification_id))[0] == "failed"
+    assert (await delivery_of(conninfo, mail_id))[0] == "failed"
     assert await jobs(conninfo) == []
 
 
@@ -257,11 +266,11 @@ async def test_a_stopping_worker_finishes_its_jobs(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.hold = asyncio.Event()
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     async with worker(queue, work_with(database, server)):
         await mails(server, 1)
         asyncio.get_running_loop().call_soon(server.hold.set)
-    assert (await delivery_of(conninfo, notification_id))[0] == "sent"
+    assert (await delivery_of(conninfo, mail_id))[0] == "sent"
     assert await jobs(conninfo) == []
 
 
@@ -269,21 +278,21 @@ async def test_a_job_that_times_out_is_requeued(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.hold = asyncio.Event()
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     async with worker(queue, work_with(database, server), grace=0):
         await mails(server, 1)
     assert await jobs(conninfo) == ["todo"]
     server.hold = None
     async with worker(queue, work_with(database, server)):
         await mails(server, 2)
-    assert (await delivery_of(conninfo, notification_id))[0] == "sent"
+    assert (await delivery_of(conninfo, mail_id))[0] == "sent"
 
 
 async def test_a_killed_worker_loses_no_mail(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.hold = asyncio.Event()
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.support.mail_worker", conninfo, url_of(server), cwd=ROOT
     )
@@ -298,8 +307,8 @@ async def test_a_killed_worker_loses_no_mail(
     async with worker(queue, work_with(database, server)):
         await mails(server, 2)
     first, second = (mail.message["Message-ID"] for mail in server.received)
-    assert first == second == f"<{notification_id}@example.com>"
-    assert (await delivery_of(conninfo, notification_id))[0] == "sent"
+    assert first == second == f"<{mail_id}@example.com>"
+    assert (await delivery_of(conninfo, mail_id))[0] == "sent"
     assert await jobs(conninfo) == []
 
 
@@ -338,9 +347,7 @@ async def test_a_job_that_a_live_worker_has_lost_is_requeued(
             held.set()
             await mails(server, 2)
         assert log.count("is requeued") == 1  # not the one that was running
-    assert [await delivery_of(conninfo, each) for each in (first, second)] == [
-        ("sent", 1, None)
-    ] * 2
+    assert [await delivery_of(conninfo, each) for each in (first, second)] == [("sent", None)] * 2
 
 
 async def test_two_workers_requeue_a_job_once(
@@ -355,14 +362,14 @@ async def test_two_workers_requeue_a_job_once(
 async def test_a_mail_without_a_job_gets_a_new_one(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
-    notification_id = await queued(database)
+    mail_id = await queued(database)
     await rows(conninfo, "DELETE FROM procrastinate_jobs RETURNING 1")
     for _ in range(2):
         await queue.requeue_stalled()
         assert await jobs(conninfo) == ["todo"]
     async with worker(queue, work_with(database, server)):
         await mails(server, 1)
-    assert (await delivery_of(conninfo, notification_id))[0] == "sent"
+    assert (await delivery_of(conninfo, mail_id))[0] == "sent"
     await queue.requeue_stalled()
     assert await jobs(conninfo) == []
 
@@ -493,3 +500,13 @@ async def test_the_logs_hold_neither_password_nor_address(
     assert "refused the recipient (550)" in ours
     assert "hunter2" not in ours
     assert OWNER not in ours
+
+
+async def test_a_sent_mail_stays_sent_when_a_slower_attempt_fails(database: Database) -> None:
+    async with database.transaction(ACROSS_TENANTS) as connection:
+        mail_id = await add_notification(connection)
+        await mails_store.record(connection, mail_id, MailStatus.SENT, NOW)
+        await mails_store.record(connection, mail_id, MailStatus.QUEUED, NOW, "timeout")
+        await mails_store.record(connection, mail_id, MailStatus.FAILED, NOW, "timeout")
+        found = await connection.fetch("SELECT status, last_error FROM mails")
+    assert found == [("sent", None)]

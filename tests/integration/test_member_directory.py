@@ -4,10 +4,12 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
+import psycopg
 import pytest
 
 from tenantry.accounts.member_directory import MemberDirectory
 from tenantry.accounts.member_directory_store import UserCounts, UserSearch
+from tenantry.auth.user_profiles import UserProfileService
 from tenantry.auth.user_profiles_store import UserVisit, record_visits
 from tenantry.db.connection import OF_PEOPLE
 from tenantry.db.database import Database
@@ -18,10 +20,17 @@ from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Count
 from tests.support.emptying import SharedDatabase
 from tests.support.issuer import NOW
-from tests.support.members import add_member, join, remove_member
+from tests.support.members import add_member, join, owned, remove_member
 from tests.support.patience import patient_database
 from tests.support.principals import make_principal
-from tests.support.service import Caller, JsonObject, Organization, Service, running_service
+from tests.support.service import (
+    TENANTS,
+    Caller,
+    JsonObject,
+    Organization,
+    Service,
+    running_service,
+)
 
 INVITATIONS: Final = "/api/v1/invitations"
 INVITING: Final = {
@@ -110,6 +119,51 @@ async def test_members_are_listed_with_what_the_tenant_knows_of_them(
         ("ada", "admin", UserProfile("Ada Lovelace", "ada@acme.example", NOW)),
     ]
     assert await listed(directory, org, removed=True) == ["gone"]
+
+
+async def addresses_of_owner(
+    directory: MemberDirectory, database: Database, org: Organization, *, removed: bool = False
+) -> list[str | None]:
+    """Return the owner's address in the list of members and on pages of one member."""
+    page = await directory.members(reader_of(org), ALL, FIRST_PAGE, removed=removed)
+    [owner] = page.data
+    profiles = await UserProfileService(database).of_users(org.id, [owner.user])
+    return [profile and profile.email for profile in (owner.profile, profiles.get(owner.user))]
+
+
+async def test_owner_who_has_not_come_has_the_address_for_billing_mail(
+    service: Service, directory: MemberDirectory, database: Database
+) -> None:
+    org, _ = await owned(service, "late-owner")
+    answer = await org.owner.patch(f"{TENANTS}/{org.id}", {"ownerEmail": "accounting@acme.example"})
+    assert answer.status_code == 200, answer.text
+    found = await addresses_of_owner(directory, database, org)
+    assert found == ["accounting@acme.example"] * 2
+
+
+async def test_removed_owner_does_not_have_the_address_for_billing_mail(
+    service: Service, directory: MemberDirectory, database: Database
+) -> None:
+    org, owner = await owned(service, "former-owner")
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        await connection.execute(
+            "UPDATE memberships SET removed_at = now() WHERE id = %s", (owner["id"],)
+        )
+    assert await addresses_of_owner(directory, database, org, removed=True) == [None, None]
+
+
+async def test_of_two_owners_with_one_user_id_neither_has_the_address_for_billing_mail(
+    service: Service, directory: MemberDirectory, database: Database
+) -> None:
+    org, owner = await owned(service, "namesake")
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        await connection.execute(
+            "INSERT INTO memberships (id, issuer, subject, tenant_id, role) "
+            "SELECT 'mbr_namesake', 'https://other.example', subject, tenant_id, role "
+            "FROM memberships WHERE id = %s",
+            (owner["id"],),
+        )
+    assert await addresses_of_owner(directory, database, org) == [None, None]
 
 
 @pytest.mark.parametrize(

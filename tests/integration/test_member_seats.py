@@ -72,11 +72,11 @@ SELECT actor_kind, target_id, before, after
 """
 _PATIENCE: Final = 10.0
 
-Fault = Literal["500", "lost", "held"]
+Failure = Literal["500", "lost", "held"]
 
 
 class FaultyProvider:
-    """Passes requests on to a simulated provider; ``faults`` are used up by changes.
+    """Passes requests on to a simulated provider; ``failures`` are used up by changes.
 
     ``500`` is an answer without a change, ``lost`` an answer that does not arrive after it. A
     ``held`` change is made and answered once it is ``released``.
@@ -89,22 +89,22 @@ class FaultyProvider:
     def begin(self, simulator: Simulator) -> None:
         """Begin anew with another provider."""
         self.simulator = simulator
-        self.faults = deque[Fault]()
+        self.failures = deque[Failure]()
         self.keys: list[str] = []
         self.holding = asyncio.Event()
         self.released = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        fault = None
+        failure = None
         if scope["type"] == "http" and scope["method"] == "POST":
             self.keys.append(dict(scope["headers"])[b"idempotency-key"].decode())
-            fault = self.faults.popleft() if self.faults else None
-        if fault == "held":
+            failure = self.failures.popleft() if self.failures else None
+        if failure == "held":
             self.holding.set()
             await self.released.wait()
-        if fault in (None, "held"):
+        if failure in (None, "held"):
             await self.simulator(scope, receive, send)
-        elif fault == "500":
+        elif failure == "500":
             await _answer_500(send)
         else:
             await self.simulator(scope, receive, _nowhere)
@@ -338,7 +338,7 @@ async def test_of_many_changes_one_job_sets_the_last_number(office: Office) -> N
 
 async def test_change_during_a_job_gets_a_job_of_its_own(office: Office) -> None:
     team = await office.team("ada", "grace", quantity=1)
-    office.address.faults.append("held")
+    office.address.failures.append("held")
     async with office.working():
         await office.address.holding.wait()
         await team.join("mary")
@@ -441,10 +441,10 @@ async def test_job_waits_for_a_provider_that_is_away(office: Office) -> None:
     assert team.quantity == 2
 
 
-@pytest.mark.parametrize("fault", ["500", "lost"])
-async def test_failed_change_is_repeated(office: Office, fault: Fault) -> None:
+@pytest.mark.parametrize("failure", ["500", "lost"])
+async def test_failed_change_is_repeated(office: Office, failure: Failure) -> None:
     team = await office.team("ada", "grace", quantity=1)
-    office.address.faults.append(fault)
+    office.address.failures.append(failure)
     async with office.working():
         await office.until_jobs(put_back)
     await office.settle()
@@ -460,14 +460,14 @@ def quantity_of(thing: Any) -> int | None:
 async def test_repeated_change_has_the_same_idempotency_key(office: Office) -> None:
     """A worker is killed while the provider has the request."""
     team = await office.team("ada", "grace", quantity=1)
-    office.address.faults.append("held")
+    office.address.failures.append("held")
     first = asyncio.create_task(office.seats.follow(team.organization.id, 7))
     await office.address.holding.wait()
     first.cancel()
     with suppress(asyncio.CancelledError):
         await first
-    office.address.released.set()
     await office.seats.follow(team.organization.id, 7)
+    office.address.released.set()
     assert team.quantity == 2
     assert len(office.address.keys) == 2
     assert len(set(office.address.keys)) == 1
@@ -478,7 +478,7 @@ async def test_repeated_change_has_the_same_idempotency_key(office: Office) -> N
 async def test_killed_worker_leaves_the_last_number(office: Office, is_made: bool) -> None:
     """It is killed while the provider has its request, which the provider then makes or not."""
     team = await office.team("ada", "grace", quantity=1)
-    office.address.faults.append("held")
+    office.address.failures.append("held")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -507,7 +507,7 @@ async def test_killed_worker_leaves_the_last_number(office: Office, is_made: boo
 async def test_key_of_a_failed_change_is_used_for_an_hour(office: Office) -> None:
     """The provider repeats its own failure for each request with the key."""
     team = await office.team("ada", "grace", quantity=1)
-    office.address.faults.extend(["500", "500"])
+    office.address.failures.extend(["500", "500"])
     for _ in range(2):
         with pytest.raises(ProviderUnavailableError):
             await office.seats.follow(team.organization.id, 7)

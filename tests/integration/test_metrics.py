@@ -336,8 +336,8 @@ async def test_job_succeeds_if_its_run_cannot_be_counted(conninfo: str) -> None:
             "UndefinedTable",
         ),
         (
-            "REVOKE ALL ON notifications FROM tenantry_batch",
-            "GRANT SELECT ON notifications TO tenantry_batch",
+            "REVOKE ALL ON mails FROM tenantry_batch",
+            "GRANT SELECT ON mails TO tenantry_batch",
             "InsufficientPrivilege",
         ),
     ],

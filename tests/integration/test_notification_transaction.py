@@ -11,7 +11,7 @@ from tests.support.service import Service
 
 REFUSE_NOTIFICATIONS = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
-CREATE TRIGGER refuse BEFORE INSERT ON notifications FOR EACH ROW EXECUTE FUNCTION refuse();
+CREATE TRIGGER refuse BEFORE INSERT ON mails FOR EACH ROW EXECUTE FUNCTION refuse();
 """
 
 
@@ -41,7 +41,7 @@ async def test_a_notification_is_stored_with_one_job_that_delivers_it(
     await provider.send(*failures, failures[0])
     jobs = await rows(
         fresh_service.conninfo,
-        "SELECT args->>'notification_id' AS id FROM procrastinate_jobs WHERE task_name = %s",
+        "SELECT args->>'mail_id' AS id FROM procrastinate_jobs WHERE task_name = %s",
         DELIVER_MAIL,
     )
     notifications = await provider.notifications(subscriber)

@@ -10,13 +10,8 @@ import pytest
 
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
-from tenantry.db.numbered_pages import (
-    BY_ARRIVAL,
-    NumberedListing,
-    NumberedPage,
-    PageRequest,
-)
-from tenantry.db.pagination import Listing, Position, decode_cursor, encode_cursor
+from tenantry.db.numbered_pages import NumberedListing, NumberedPage, PageRequest
+from tenantry.db.pagination import BY_ARRIVAL, Listing, Position, decode_cursor, encode_cursor
 from tenantry.domain.errors import InvalidCursorError
 from tenantry.domain.plans import Count
 from tests.support.emptying import SharedDatabase
@@ -25,7 +20,7 @@ from tests.support.patience import patient_database
 NOON: Final = datetime(2027, 3, 1, 12, tzinfo=UTC)
 ROWS: Final = 23
 PROJECTS: Final = Listing("id", "projects", "created_at", most=100)
-EVENTS: Final = Listing("id", "billing_events", "created", "arrival", most=100)
+EVENTS: Final = Listing("id", "billing_events", "created", "arrival", most=100, order=BY_ARRIVAL)
 # Two projects a minute, so that pages end between rows of one time; those of another tenant beside
 # them.
 INSERT: Final = """
@@ -48,7 +43,7 @@ def rows_of_one(listing: Listing, filtered: str = "true", **further: object) -> 
 
 
 BY_DAY: Final = rows_of_one(PROJECTS)
-OF_LEDGER: Final = rows_of_one(EVENTS)._replace(order=BY_ARRIVAL)
+OF_LEDGER: Final = rows_of_one(EVENTS)
 SEVENTHS: Final = rows_of_one(PROJECTS, "name = %(name)s", name="seventh")
 EITHER_ORDER: Final = pytest.mark.parametrize(
     "listing", [BY_DAY, OF_LEDGER], ids=["time", "arrival"]

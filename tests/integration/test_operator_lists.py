@@ -12,13 +12,13 @@ import psycopg
 import pytest
 
 from tenantry.accounts.tenant_directory import TenantDirectory
-from tenantry.accounts.tenant_directory_store import TenantFilter
 from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.db.database import Database
 from tenantry.domain.access import AccessPhase
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.plans import Catalog, parse_catalog
+from tenantry.domain.tenant_search import TenantFilter
 from tests.support import events
 from tests.support.billing import Provider
 from tests.support.cases import cases

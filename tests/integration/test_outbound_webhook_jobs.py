@@ -18,10 +18,11 @@ from tenantry.db.database import Database
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
+from tenantry_sdk import TenantEvent, webhooks
 from tests.support.app import make_settings
 from tests.support.catalogs import catalog_file
 from tests.support.logs import watched
-from tests.support.outbound_webhooks import Sending, content, ids
+from tests.support.outbound_webhooks import Sending, ids
 from tests.support.patience import PATIENT, patient_database, patient_queue
 from tests.support.postgres import PostgresServer, cut_off
 from tests.support.service import running_service
@@ -254,9 +255,11 @@ async def test_a_service_with_webhooks_in_its_catalog_sends_them(
         org = await service.organization()
         await server.until(1)
         record = (await service.operator.get(f"/api/v1/operator/tenants/{org.id}")).json()
-    message = content(server.received[0])
-    assert (message["type"], message["orgId"]) == ("tenant.created", org.id)
-    assert message["data"]["id"] == record["id"]
+    received = server.received[0]
+    now = service.clock().timestamp()
+    event = webhooks.unwrap(received.body, received.headers, SECRET, now=now)
+    assert isinstance(event, TenantEvent)
+    assert (event.type, event.org_id, event.data.id) == ("tenant.created", org.id, record["id"])
 
 
 async def _until_known(database: Database) -> None:

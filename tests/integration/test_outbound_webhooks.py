@@ -183,7 +183,7 @@ async def test_an_event_without_further_attempts_is_held_until_it_is_resent(
     sending.clock.advance(days=1)
     await sending.send()
     assert len(server.received) == 8
-    assert await sending.webhooks.resend("app") == 1
+    assert (await sending.resend("app")).events == 1
     await sending.send()
     assert await sending.deliveries() == [(event, "delivered", 1)]
     assert set(ids(server.received)) == {event}
@@ -305,7 +305,7 @@ async def test_after_five_days_without_a_success_events_are_held_until_it_is_ena
     [state] = await sending.webhooks.states()
     assert (state.waiting, state.held) == (0, len(published))
 
-    assert await sending.webhooks.enable("app") == len(published) - 10
+    assert (await sending.enable("app")).events == len(published)
     await sending.send()
     assert sorted(set(ids(server.received))) == sorted(published)
     [state] = await sending.webhooks.states()
@@ -333,8 +333,10 @@ async def test_errors_hangs_and_resets_lose_no_event(
     await sending.begin()
     chance = random.Random(45)  # noqa: S311  # no secret
     kinds = [FAILURE, answer(502), SILENT, CUT, answer(302, "Location: /elsewhere")]
-    faults = [chance.choice(kinds) if chance.random() < 0.3 else server.response for _ in range(80)]
-    server.responses.extend(faults)
+    answers = [
+        chance.choice(kinds) if chance.random() < 0.3 else server.response for _ in range(80)
+    ]
+    server.responses.extend(answers)
     published = await sending.publish(50)
     patient = Sending(database, sending.endpoints, sending.clock)  # once no receiver hangs
     for delay in (timedelta(), *RETRY_DELAYS):
@@ -363,7 +365,7 @@ async def test_no_sequence_of_troubles_loses_an_event(
         await late.commit()
         await late.close()
         server.response = answer(HTTPStatus.OK)
-        await one.webhooks.enable("app")
+        await one.enable("app")
         patient = Sending(database, one.endpoints, one.clock)
         for delay in (timedelta(), *RETRY_DELAYS):
             one.clock.now += delay + timedelta(seconds=1)
@@ -410,7 +412,7 @@ async def _trouble(
         case 8:
             await late.commit()
         case _:
-            await sending.webhooks.enable("app")
+            await sending.enable("app")
 
 
 async def test_two_workers_make_one_delivery_of_an_event(
@@ -471,7 +473,7 @@ async def test_an_event_that_is_gone_cannot_be_resent(sending: Sending) -> None:
     async with sending.database.transaction(ACROSS_TENANTS) as connection:
         await connection.execute("DELETE FROM outbound_events")
     with pytest.raises(NotFoundError):
-        await sending.webhooks.resend("app", event=event)
+        await sending.resend("app", event=event)
     assert await sending.deliveries() == [(event, "delivered", 1)]
 
 
@@ -488,7 +490,7 @@ async def test_further_events_wait_in_the_feed_while_many_deliveries_are_due(
                 "UPDATE webhook_deliveries SET status = 'held', next_attempt_at = NULL"
             )
     assert [event for event, _, _ in await sending.deliveries()] == await sending.events()
-    assert await sending.webhooks.enable("app") == 2500
+    assert (await sending.enable("app")).events == 2500
     assert {status for _, status, _ in await sending.deliveries()} == {"queued"}
 
 
@@ -501,7 +503,7 @@ async def test_events_since_a_moment_are_found_in_a_long_feed(sending: Sending) 
         await sending.webhooks.queue_due()
         async with sending.database.transaction(ACROSS_TENANTS) as connection:
             await connection.execute("DELETE FROM webhook_deliveries")
-    assert await sending.webhooks.resend("app", since=moment) == 1500
+    assert (await sending.resend("app", since=moment)).events == 1500
     assert [event for event, _, _ in await sending.deliveries()] == (await sending.events())[1500:]
 
 
@@ -512,11 +514,11 @@ async def test_resending_sends_events_again(sending: Sending, server: WebhookSer
     later = await sending.publish(2)
     await sending.send()
     server.received.clear()
-    assert await sending.webhooks.resend("app", since=moment) == 2
+    assert (await sending.resend("app", since=moment)).events == 2
     await sending.send()
     assert sorted(ids(server.received)) == sorted(later)
     server.received.clear()
-    assert await sending.webhooks.resend("app", event=first[0]) == 1
+    assert (await sending.resend("app", event=first[0])).events == 1
     await sending.send()
     assert ids(server.received) == [first[0]]
 
@@ -530,7 +532,7 @@ async def test_events_of_an_added_type_that_were_passed_over_can_be_resent(
     assert server.received == []
     wider = [endpoint_at(server.url, types=("tenant.*", "member.*"))]
     renewed = Sending(sending.database, wider, sending.clock)
-    assert await renewed.webhooks.resend("app", since=since) == 1
+    assert (await renewed.resend("app", since=since)).events == 1
     await renewed.send()
     assert ids(server.received) == [event]
 
@@ -538,14 +540,14 @@ async def test_events_of_an_added_type_that_were_passed_over_can_be_resent(
 @pytest.mark.parametrize("event", ["evt_1", "evt_", "1", "evt_" + "9" * 40])
 async def test_an_unknown_event_cannot_be_resent(sending: Sending, event: str) -> None:
     with pytest.raises(NotFoundError):
-        await sending.webhooks.resend("app", event=event)
+        await sending.resend("app", event=event)
 
 
 async def test_an_unknown_endpoint_cannot_be_operated(sending: Sending) -> None:
     with pytest.raises(NotFoundError):
-        await sending.webhooks.enable("other")
+        await sending.enable("other")
     with pytest.raises(NotFoundError):
-        await sending.webhooks.resend("other")
+        await sending.resend("other")
 
 
 async def test_a_test_message_is_signed_and_sent_to_a_disabled_endpoint_too(

@@ -7,9 +7,9 @@ import httpx2
 import psycopg
 import pytest
 
-from tenantry.cli.doctor import Level
-from tenantry.cli.doctor.database_checks import judge_peppers
 from tenantry.domain.api_keys import Pepper
+from tenantry.installation.data_checks import judge_peppers
+from tenantry.installation.findings import Level
 from tests.support.cases import cases
 from tests.support.postgres import PostgresServer
 from tests.support.service import PROJECTS, refusal, running_service

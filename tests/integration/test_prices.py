@@ -2,15 +2,17 @@
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from tenantry.billing.prices import PriceList
 from tenantry.common.secret import Secret
+from tenantry.domain.errors import DomainError
 from tenantry.domain.plans import Catalog, parse_catalog
-from tenantry.domain.prices import PlanPrice
+from tenantry.domain.prices import CurrencyAmount, PlanPrice
 from tenantry.integrations.stripe.client import ProviderApi
 from tests.support.catalogs import catalog_file
 from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
@@ -73,6 +75,7 @@ async def test_plans_have_their_prices(conninfo: str, provider: ProviderServer) 
                 "intervalCount": 1,
                 "currency": "eur",
                 "amount": 2900,
+                "currencies": [{"currency": "eur", "amount": 2900}],
             },
             {
                 "id": "price_pro_yearly",
@@ -80,6 +83,7 @@ async def test_plans_have_their_prices(conninfo: str, provider: ProviderServer) 
                 "intervalCount": 1,
                 "currency": "eur",
                 "amount": 29000,
+                "currencies": [{"currency": "eur", "amount": 29000}],
             },
         ],
     ]
@@ -124,7 +128,55 @@ async def test_amount_is_known_only_where_it_does_not_depend_on_use(
     assert found is not None
     price = found["price_pro"]
     assert price is not None
-    assert price.recurring == PlanPrice("price_pro", *expected)
+    own = (CurrencyAmount(*expected[2:]),)
+    known = PlanPrice("price_pro", *expected)
+    assert price.recurring == msgspec.structs.replace(known, currencies=own)
+
+
+OPTIONS: Final = {
+    "usd": {"unit_amount": 3100},
+    "bhd": {"unit_amount": 11500},
+    "eur": {"unit_amount": 2900},
+    "jpy": {"unit_amount": 4800},
+    "gbp": {"unit_amount": None, "unit_amount_decimal": "2499.5"},
+}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (
+            {"currency_options": OPTIONS},
+            [("eur", 2900), ("bhd", 11500), ("gbp", None), ("jpy", 4800), ("usd", 3100)],
+        ),
+        (
+            {"currency_options": {"usd": {"tiers": [{"up_to": None, "unit_amount": 3100}]}}},
+            [("eur", 2900), ("usd", None)],
+        ),
+        (
+            {
+                "currency_options": OPTIONS,
+                "recurring": {"interval": "month", "usage_type": "metered"},
+            },
+            [("eur", None), ("bhd", None), ("gbp", None), ("jpy", None), ("usd", None)],
+        ),
+    ],
+)
+async def test_price_is_listed_in_every_currency_of_one_request(
+    provider: ProviderServer,
+    api: ProviderApi,
+    told: dict[str, Any],
+    expected: list[tuple[str, int | None]],
+) -> None:
+    provider.prices = {"price_pro": {**MONTHLY, **told}}
+    found = await api.prices(["price_pro"])
+    assert found is not None
+    assert found["price_pro"] is not None
+    price = found["price_pro"].recurring
+    assert price is not None
+    assert [(each.currency, each.amount) for each in price.currencies] == expected
+    [asked] = provider.price_requests
+    assert asked.params == {"expand[0]": "currency_options"}
 
 
 @pytest.mark.parametrize(
@@ -146,8 +198,8 @@ async def test_price_that_cannot_be_bought_is_left_out_and_logged_once(
     provider.prices = {"price_pro": MONTHLY, **({"price_pro_yearly": told} if told else {})}
     prices = PriceList(api, catalog)
     with caplog.at_level(logging.WARNING, "tenantry.billing.prices"):
-        assert await prices.read()
-        assert await prices.read()
+        await prices.read()
+        await prices.read()
     assert pro(prices, catalog) == [("price_pro", 2900)]
     assert [record.getMessage() for record in caplog.records] == [
         f"the plan catalog has the price price_pro_yearly, which {fault}: it is not shown"
@@ -160,12 +212,14 @@ async def test_failed_read_changes_nothing(
 ) -> None:
     prices = PriceList(api, catalog)
     provider.price_answers.append(refusal(status))
-    await prices.read()
+    with suppress(DomainError):
+        await prices.read()
     assert pro(prices, catalog) is None
     await prices.read()
     provider.prices["price_pro"] = {**MONTHLY, "unit_amount": 3900}
     provider.price_answers.append(refusal(status))
-    await prices.read()
+    with suppress(DomainError):
+        await prices.read()
     assert pro(prices, catalog) == [("price_pro", 2900), ("price_pro_yearly", 29000)]
     await prices.read()
     assert pro(prices, catalog) == [("price_pro", 3900), ("price_pro_yearly", 29000)]
@@ -178,5 +232,6 @@ async def test_read_that_fails_midway_keeps_every_price(
     await prices.read()
     provider.prices["price_pro"] = {**MONTHLY, "unit_amount": 3900}
     provider.prices["price_pro_yearly"] = {**YEARLY, "recurring": {}}
-    assert not await prices.read()
+    with pytest.raises(DomainError):
+        await prices.read()
     assert pro(prices, catalog) == [("price_pro", 2900), ("price_pro_yearly", 29000)]

@@ -79,8 +79,8 @@ async def rows_of(service: Service, org: Organization, query: str) -> list[dict[
 async def notices_of(service: Service, org: Organization) -> list[dict[str, Any]]:
     """What the owner was told, the oldest first."""
     query = (
-        "SELECT type, recipient, channels, data FROM notifications WHERE tenant_id = %(org)s"
-        " ORDER BY (data->>'resetsAt'), (data->>'percent')::int"
+        "SELECT n.type, m.recipient, n.channels, n.data FROM notifications n JOIN mails m USING (id)"
+        " WHERE n.tenant_id = %(org)s ORDER BY (n.data->>'resetsAt'), (n.data->>'percent')::int"
     )
     return await rows_of(service, org, query)
 
@@ -115,7 +115,7 @@ async def test_each_notice_has_a_job_that_mails_it(service: Service, org: Organi
     await consume(org.owner, 10)
     query = (
         "SELECT j.task_name FROM notifications n JOIN procrastinate_jobs j"
-        " ON j.args->>'notification_id' = n.id::text WHERE n.tenant_id = %(org)s"
+        " ON j.args->>'mail_id' = n.id::text WHERE n.tenant_id = %(org)s"
     )
     assert await rows_of(service, org, query) == [{"task_name": "deliver_mail"}]
 

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
 import pytest
 
@@ -12,7 +13,8 @@ from tenantry.billing.ledger_store import lock_names
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.domain.billing.ledger import NameLock
-from tenantry.domain.rate_limits import ShareGrant, ShareRequest
+from tenantry.domain.rate_limits import SLOTS, Policy, RateSubject
+from tenantry.domain.shares import ShareRequest
 from tests.support.billing import until_blocked
 from tests.support.patience import patient_database
 
@@ -33,10 +35,39 @@ async def connection(emptied: str) -> AsyncIterator[Connection]:
         yield connection
 
 
-async def take_one(
-    connection: Connection, wanted: int, limit: int = 10, now: int = NOW
-) -> ShareGrant:
-    return (await take(connection, [ShareRequest("a", limit, wanted, NEVER, 0)], now))["a"]
+class Granted(NamedTuple):
+    """The number granted, the total, and the counted second that frees more at its end."""
+
+    number: int
+    total: int
+    frees_at: int
+
+
+def request(  # a row of a table
+    name: str,
+    limit: int,
+    wanted: int,
+    counted_in: int,
+    unused: int,
+    missing: int = 0,
+    within: str = "",
+) -> ShareRequest[RateSubject]:
+    subject = RateSubject(Policy.KEY, name, within)
+    return ShareRequest(subject, limit, wanted, counted_in, unused, missing)
+
+
+async def taken_by(
+    connection: Connection, requests: Sequence[ShareRequest[RateSubject]], now: int
+) -> dict[str, Granted]:
+    granted = await take(connection, requests, now)
+    return {
+        name: Granted(each.number, each.total, each.resets_at - SLOTS)
+        for name, each in granted.items()
+    }
+
+
+async def take_one(connection: Connection, wanted: int, limit: int = 10, now: int = NOW) -> Granted:
+    return (await taken_by(connection, [request("a", limit, wanted, NEVER, 0)], now))["a"]
 
 
 async def counts_of(connection: Connection) -> list[tuple[int, int]]:
@@ -45,16 +76,16 @@ async def counts_of(connection: Connection) -> list[tuple[int, int]]:
 
 
 async def test_no_more_is_granted_than_is_left(connection: Connection) -> None:
-    assert await take_one(connection, 7) == ShareGrant(7, 7, NOW)
-    assert await take_one(connection, 7) == ShareGrant(3, 10, NOW)
-    assert await take_one(connection, 7) == ShareGrant(0, 10, NOW)
+    assert await take_one(connection, 7) == Granted(7, 7, NOW)
+    assert await take_one(connection, 7) == Granted(3, 10, NOW)
+    assert await take_one(connection, 7) == Granted(0, 10, NOW)
     assert await counts_of(connection) == [(NOW, 10)]
 
 
 async def test_second_counts_for_sixty_seconds_after_it(connection: Connection) -> None:
     await take_one(connection, 10)
-    assert await take_one(connection, 1, now=NOW + 60) == ShareGrant(0, 10, NOW)
-    assert await take_one(connection, 1, now=NOW + 61) == ShareGrant(1, 1, NOW + 61)
+    assert await take_one(connection, 1, now=NOW + 60) == Granted(0, 10, NOW)
+    assert await take_one(connection, 1, now=NOW + 61) == Granted(1, 1, NOW + 61)
 
 
 async def test_seconds_past_the_window_are_removed(connection: Connection) -> None:
@@ -66,55 +97,55 @@ async def test_seconds_past_the_window_are_removed(connection: Connection) -> No
 
 async def test_returned_shares_are_granted_again_immediately(connection: Connection) -> None:
     await take_one(connection, 10)
-    returned = await take(connection, [ShareRequest("a", 10, 5, NOW, 3)], NOW + 1)
-    assert returned == {"a": ShareGrant(3, 10, NOW)}
+    returned = await taken_by(connection, [request("a", 10, 5, NOW, 3)], NOW + 1)
+    assert returned == {"a": Granted(3, 10, NOW)}
     assert await counts_of(connection) == [(NOW, 7), (NOW + 1, 3)]
 
 
 async def test_no_more_is_returned_than_was_counted(connection: Connection) -> None:
     await take_one(connection, 2)
-    assert await take(connection, [ShareRequest("a", 10, 20, NOW, 9)], NOW + 1) == {
-        "a": ShareGrant(10, 10, NOW + 1)
+    assert await taken_by(connection, [request("a", 10, 20, NOW, 9)], NOW + 1) == {
+        "a": Granted(10, 10, NOW + 1)
     }
-    assert await take(connection, [ShareRequest("b", 10, 20, NOW, 9)], NOW + 1) == {
-        "b": ShareGrant(10, 10, NOW + 1)
+    assert await taken_by(connection, [request("b", 10, 20, NOW, 9)], NOW + 1) == {
+        "b": Granted(10, 10, NOW + 1)
     }
 
 
 async def test_returned_share_of_the_current_second_is_subtracted(connection: Connection) -> None:
     await take_one(connection, 5)
-    await take(connection, [ShareRequest("a", 10, 0, NOW, 2)], NOW)
+    await taken_by(connection, [request("a", 10, 0, NOW, 2)], NOW)
     assert await counts_of(connection) == [(NOW, 3)]
 
 
 async def test_retry_after_is_the_second_that_accepts_one_more(connection: Connection) -> None:
     for second, wanted in ((NOW, 1), (NOW + 1, 2), (NOW + 2, 7)):
         await take_one(connection, wanted, now=second)
-    assert await take_one(connection, 1, limit=10, now=NOW + 3) == ShareGrant(0, 10, NOW)
-    assert await take_one(connection, 1, limit=9, now=NOW + 3) == ShareGrant(0, 10, NOW + 1)
-    assert await take_one(connection, 1, limit=8, now=NOW + 3) == ShareGrant(0, 10, NOW + 1)
-    assert await take_one(connection, 1, limit=7, now=NOW + 3) == ShareGrant(0, 10, NOW + 2)
+    assert await take_one(connection, 1, limit=10, now=NOW + 3) == Granted(0, 10, NOW)
+    assert await take_one(connection, 1, limit=9, now=NOW + 3) == Granted(0, 10, NOW + 1)
+    assert await take_one(connection, 1, limit=8, now=NOW + 3) == Granted(0, 10, NOW + 1)
+    assert await take_one(connection, 1, limit=7, now=NOW + 3) == Granted(0, 10, NOW + 2)
 
 
 async def test_counts_of_a_clock_ahead_limit_the_clocks_behind(connection: Connection) -> None:
     await take_one(connection, 10, now=NOW + 5)
-    assert await take_one(connection, 1) == ShareGrant(0, 10, NOW + 5)
+    assert await take_one(connection, 1) == Granted(0, 10, NOW + 5)
 
 
 async def test_subjects_are_counted_apart(connection: Connection) -> None:
-    taken = await take(connection, [ShareRequest(name, 3, 2, NEVER, 0) for name in "ba"], NOW)
-    assert taken == {"a": ShareGrant(2, 2, NOW), "b": ShareGrant(2, 2, NOW)}
+    taken = await taken_by(connection, [request(name, 3, 2, NEVER, 0) for name in "ba"], NOW)
+    assert taken == {"a": Granted(2, 2, NOW), "b": Granted(2, 2, NOW)}
 
 
 async def test_tenant_is_charged_only_for_shares_granted_to_its_keys(
     connection: Connection,
 ) -> None:
-    tenant = ShareRequest("tenant", 7, 12, NEVER, 0, 12)
+    tenant = request("tenant", 7, 12, NEVER, 0, 12)
     keys = [
-        ShareRequest("key 1", 3, 10, NEVER, 0, 10, "tenant"),
-        ShareRequest("key 2", 3, 2, NEVER, 0, 2, "tenant"),
+        request("key 1", 3, 10, NEVER, 0, 10, "tenant"),
+        request("key 2", 3, 2, NEVER, 0, 2, "tenant"),
     ]
-    taken = await take(connection, [tenant, *keys], NOW)
+    taken = await taken_by(connection, [tenant, *keys], NOW)
     assert {name: granted.number for name, granted in taken.items()} == {
         "tenant": 5,
         "key 1": 3,
@@ -131,7 +162,7 @@ async def test_waiting_statement_sees_the_committed_counts(
         await until_blocked(emptied)
         await connection.execute("INSERT INTO request_counts VALUES ('a', %s, 8)", (NOW,))
         await connection.commit()
-        assert await waiting == ShareGrant(2, 10, NOW)
+        assert await waiting == Granted(2, 10, NOW)
 
 
 async def test_open_transaction_on_the_tenant_blocks_no_request(
@@ -139,7 +170,7 @@ async def test_open_transaction_on_the_tenant_blocks_no_request(
 ) -> None:
     await lock_names(connection, [NameLock("tenant one", claimed=True)])
     async with await Connection.connect(emptied, options="-c lock_timeout=1s") as other:
-        taken = await take(other, [ShareRequest(subject_of_tenant("one"), 10, 1, NEVER, 0)], NOW)
+        taken = await taken_by(other, [request(subject_of_tenant("one"), 10, 1, NEVER, 0)], NOW)
     assert [granted.number for granted in taken.values()] == [1]
 
 
@@ -152,8 +183,8 @@ async def test_concurrent_statements_grant_the_limit_without_deadlock(database: 
         for turn in range(25):
             order = names[(number + turn) % 8 :] + names[: (number + turn) % 8]
             async with lanes[number].use() as connection:
-                taken = await take(
-                    connection, [ShareRequest(name, 100, 3, NEVER, 0) for name in order], NOW + turn
+                taken = await taken_by(
+                    connection, [request(name, 100, 3, NEVER, 0) for name in order], NOW + turn
                 )
             got.update({name: granted.number for name, granted in taken.items()})
         return got

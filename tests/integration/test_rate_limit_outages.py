@@ -15,13 +15,13 @@ import pytest
 from psycopg import sql
 
 from tenantry.auth.admission import Admission
-from tenantry.auth.authentication import Authenticator
+from tenantry.auth.authentication import Authenticator, Rejected
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rate_limits_store import LOCK_SUBJECTS
 from tenantry.db.connection import Connection
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.errors import AuthUnavailableError, RateLimitedError
-from tenantry.domain.rate_limits import Share
+from tenantry.domain.shares import Share
 from tests.support.app import PEPPER
 from tests.support.billing import until_blocked
 from tests.support.catalogs import catalog_file
@@ -30,6 +30,7 @@ from tests.support.logs import watched
 from tests.support.patience import patient_database
 from tests.support.principals import ONLY_FREE, make_principal, on_plan
 from tests.support.rate_limits import CATALOG, let_through, limiter_on, tenant_of
+from tests.support.senders import bearer
 from tests.support.service import ManualClock, running_service
 
 CALLER: Final = make_principal()
@@ -48,16 +49,18 @@ class AuthenticatedApp:
     def __init__(self, authenticator: Authenticator, limiter: RateLimiter, credential: str) -> None:
         self.limiter = limiter
         self._authenticator = authenticator
-        self._authorization = f"Bearer {credential}".encode()
+        self._sender = bearer(credential)
 
     async def admit(
         self, deadline: float = 4.8, monotonic: Callable[[], float] = lambda: 0.0
     ) -> None:
-        """Let one request in."""
+        """Let one request in. Raises the error of a rejection."""
         admission = Admission(
             self._authenticator, self.limiter, deadline=deadline, monotonic=monotonic
         )
-        await admission.admit(self._authorization, None, None)
+        found = await admission.admit(self._sender)
+        if isinstance(found, Rejected):
+            raise found.error
 
 
 @pytest.fixture
@@ -162,7 +165,7 @@ async def test_counting_resumes_when_the_database_accepts_writes(
 async def test_log_reports_failed_counting_once_a_minute(conninfo: str, clock: ManualClock) -> None:
     set_for_all_sessions(conninfo, READ_ONLY)
     async with limiter_on(conninfo, clock) as limiter:
-        with watched("tenantry.auth.rate_limits") as log:
+        with watched("tenantry.auth.share_counting") as log:
             for _ in range(4):
                 with pytest.raises(AuthUnavailableError):
                     await limiter.count(CALLER)

@@ -171,7 +171,7 @@ async def test_only_reserved_shares_are_used_while_the_database_is_unavailable(
         with pytest.raises(AuthUnavailableError):
             await limiter.count(SMALL)
         clock.advance(seconds=1)
-        with watched("tenantry.auth.rate_limits") as log:
+        with watched("tenantry.auth.share_counting") as log:
             await limiter.return_unused()
         assert log.count("are not returned") == 1
         await link.restore()

@@ -4,10 +4,13 @@ import json
 
 import pytest
 
-from tenantry.billing.ledger_queries import raw_body
+from tenantry.billing.ledger_queries import OperatorLedger
+from tenantry.common.clock import system_clock
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
 from tests.support import events
 from tests.support.billing import rows
+from tests.support.catalogs import CATALOG
 from tests.support.patience import patient_database
 from tests.support.service import Service, running_service
 from tests.support.signing import deliver
@@ -24,7 +27,9 @@ async def stored_body(conninfo: str, event_id: str) -> bytes:
     database = patient_database(conninfo, 1)
     await database.open()
     try:
-        return await raw_body(database, event_id)
+        return await OperatorLedger(
+            database, BillingPolicy(catalog=CATALOG), system_clock
+        ).get_body(event_id)
     finally:
         await database.close()
 

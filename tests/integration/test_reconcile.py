@@ -154,7 +154,7 @@ async def everything(world: World) -> list[list[dict[str, Any]]]:
         "customers",
         "billing_events",
         "billing_bodies",
-        "notifications",
+        "mails",
         "procrastinate_jobs",
     )
     return [await rows(world.service.conninfo, f"TABLE {table} ORDER BY 1") for table in tables]
@@ -337,9 +337,7 @@ async def test_a_missed_failure_mails_once(world: World) -> None:
     [failure] = failures(world, subscriber)
     await world.simulator.resend(failure)
     await world.compare(subscriber)
-    assert [each["event_id"] for each in await world.provider.notifications(subscriber)] == [
-        failure
-    ]
+    assert [each["cause"] for each in await world.provider.notifications(subscriber)] == [failure]
 
 
 async def test_of_missed_failures_only_the_young_ones_mail(world: World) -> None:
@@ -347,7 +345,7 @@ async def test_of_missed_failures_only_the_young_ones_mail(world: World) -> None
     _, young = failures(world, subscriber)
     await world.compare(subscriber)
     assert await world.provider.state(subscriber) == ("pro", "past_due")
-    assert [each["event_id"] for each in await world.provider.notifications(subscriber)] == [young]
+    assert [each["cause"] for each in await world.provider.notifications(subscriber)] == [young]
 
 
 async def test_a_missed_failure_that_was_paid_since_does_not_mail(world: World) -> None:

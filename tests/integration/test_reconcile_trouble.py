@@ -109,7 +109,10 @@ async def test_a_customer_that_the_provider_does_not_know_is_trouble_and_changes
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names))
     [troubled] = (await reconciler.run()).troubled
-    assert troubled.trouble == f"the provider does not know its customer: {subscriber.customer}"
+    assert (
+        troubled.trouble
+        == f"the provider does not know its customer in this account and mode: {subscriber.customer}"
+    )
     assert await provider.state(subscriber) == ("pro", "active")
     assert await rows(provider.service.conninfo, SNAPSHOTS) == []
 
@@ -137,7 +140,10 @@ async def test_a_subscription_is_not_over_because_its_customer_is_unknown(
     subscriber, other = await with_two_customers(provider)
     server.subscriptions[other] = []
     [troubled] = (await reconciler.run()).troubled
-    assert troubled.trouble == f"the provider does not know its customer: {subscriber.customer}"
+    assert (
+        troubled.trouble
+        == f"the provider does not know its customer in this account and mode: {subscriber.customer}"
+    )
     assert await provider.state(subscriber) == ("pro", "active")
 
 

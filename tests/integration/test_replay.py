@@ -9,7 +9,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from tenantry.billing import accounts_store, ledger_queries_store, ledger_store
+from tenantry.billing import ledger_queries_store, ledger_store
 from tenantry.billing.replay import TENANTS_PER_CHUNK, Selection
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
@@ -364,7 +364,7 @@ async def test_shared_subscriptions_of_a_tenant_are_found_without_reading_all_te
         await connection.execute(MANY_TENANTS)
         await connection.execute("INSERT INTO subscription_tenants VALUES ('sub_1', 'org_2')")
         await connection.execute("ANALYZE tenants, subscription_tenants")
-        shared = accounts_store.SHARED_SUBSCRIPTIONS
+        shared = ledger_store.SHARED_SUBSCRIPTIONS
         for tenants, expected in ((["org_2"], [("sub_1",)]), (["org_3"], []), (None, [("sub_1",)])):
             cursor = await connection.execute(shared.encode(), {"tenants": tenants})
             assert await cursor.fetchall() == expected
@@ -412,7 +412,7 @@ async def test_a_failure_that_waited_is_not_mailed(provider: Provider) -> None:
     await parked(provider, failure)
     await corrupt(provider, subscriber, "subscription_status = 'none', folds = NULL")
     await rows(
-        provider.service.conninfo, "DELETE FROM notifications WHERE event_id = %s", failure["id"]
+        provider.service.conninfo, "DELETE FROM notifications WHERE cause = %s", failure["id"]
     )
     assert (await replay_one(provider, subscriber)).parked == 1
     assert await provider.state(subscriber) == ("free", "past_due")

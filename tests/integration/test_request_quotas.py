@@ -18,7 +18,7 @@ from tenantry.domain.errors import AuthUnavailableError, QuotaExceededError
 from tenantry.domain.feature_access import feature_access_of
 from tenantry.domain.permissions import Mode, RequestPrincipal
 from tenantry.domain.plans import parse_catalog
-from tenantry.domain.request_quotas import IDLE_SECONDS
+from tenantry.domain.shares import IDLE_SECONDS
 from tests.support.billing import until_blocked
 from tests.support.catalogs import catalog_file
 from tests.support.database_link import database_link
@@ -26,6 +26,7 @@ from tests.support.in_process import MIDDLEWARE, WSGI, running_app
 from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer
 from tests.support.principals import make_principal, on_plan
+from tests.support.published_events import events_of
 from tests.support.rate_limits import set_plan
 from tests.support.service import (
     KEYS,
@@ -165,6 +166,18 @@ async def test_applications_count_with_the_service(
         assert refusal(await org.owner.get(ANYTHING)) == EXCEEDED
 
 
+@pytest.mark.parametrize("kind", [MIDDLEWARE, WSGI])
+async def test_application_that_reaches_the_limit_publishes_it(
+    service: Service, org: Organization, kind: str
+) -> None:
+    async with running_app(kind, service, TENANTRY_PLANS=catalog_file(TEXT)) as app:
+        caller = app.caller(org.owner.credential)
+        for _ in range(4):
+            assert (await caller.get(app.path(None))).status_code == 200
+        assert refusal(await caller.get(app.path(None))) == EXCEEDED
+    assert len(await events_of(service, org, "entitlement.quota_reached")) == 1
+
+
 class Second:
     """A clock that the test sets."""
 
@@ -267,7 +280,7 @@ async def test_unused_share_is_at_most_a_hundredth_and_is_returned_when_idle(
         assert await accepted(quotas, 100) == 100
         assert 100 <= await used(connection) <= 110
         clock.now += IDLE_SECONDS
-        await quotas.return_idle()
+        await quotas.return_unused()
         assert await used(connection) == 100
 
 
@@ -322,7 +335,7 @@ async def test_plan_that_changes_while_a_share_is_reserved_ends_the_share(
 ) -> None:
     lock = "SELECT pg_advisory_xact_lock(hashtextextended('usage of acme live calls', 0))"
     async with quotas_on(conninfo, clock) as quotas:
-        await accepted(quotas, 15)
+        await accepted(quotas, 18)  # of 1 + 8 + 9
         async with await psycopg.AsyncConnection.connect(conninfo) as other:
             await other.execute(lock)
             waiting = asyncio.create_task(quotas.count(WIDE))

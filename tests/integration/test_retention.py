@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tenantry.billing.ledger_queries import explain
+from tenantry.billing.ledger_queries import OperatorLedger
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database, Lane, for_writes
 from tenantry.db.failover_detection import FailoverDetector
@@ -134,7 +134,7 @@ async def left_of(connection: Connection, tenant_id: str) -> set[str]:
         "api_keys": "org_id",
         "projects": "org_id",
         "billing_events": "tenant_id",
-        "notifications": "tenant_id",
+        "mails": "tenant_id",
         "user_profiles": "org_id",
         "usage_hours": "org_id",
         "usage_days": "org_id",
@@ -197,6 +197,19 @@ async def test_hours_of_usage_are_removed_after_90_days_and_days_after_400(
     assert await connection.fetch_value(f"SELECT key_id FROM {table}") == "new"  # noqa: S608
 
 
+async def test_acts_of_the_operator_are_removed_after_three_years(
+    connection: Connection, retention: RetentionService
+) -> None:
+    for name, at in (("old", NOW - 1096 * DAY), ("new", NOW - 1096 * DAY + SECOND)):
+        await connection.execute(
+            "INSERT INTO operator_acts (id, at, action, target_id, issuer, subject) "
+            "VALUES (%s, %s, 'x', 'x', 'x', 'x')",
+            (name, at),
+        )
+    assert await retention.run() == {"operator acts": 1}
+    assert await connection.fetch_value("SELECT id FROM operator_acts") == "new"
+
+
 async def test_a_killed_process_is_forgotten_after_a_day(
     connection: Connection, retention: RetentionService
 ) -> None:
@@ -225,8 +238,8 @@ async def test_consumption_keys_are_removed_after_a_day(
 ) -> None:
     for key, created_at in (("old", NOW - DAY), ("new", NOW - DAY + SECOND)):
         await connection.execute(
-            "INSERT INTO consumption_keys (org_id, feature, mode, key, body_digest, answer, created_at) "
-            "VALUES ('org_1', 'exports', 'live', %s, '', '{}', %s)",
+            "INSERT INTO consumption_keys (org_id, feature, mode, key, body_digest, answer, created_at, "
+            "taken, period_start) VALUES ('org_1', 'exports', 'live', %s, '', '{}', %s, 1, 0)",
             (key, created_at),
         )
     assert await retention.run() == {"consumption keys": 1}
@@ -447,7 +460,8 @@ async def told_of(
     provider: Provider, database: Database, subscriber: Subscriber, ids: list[str]
 ) -> list[Any]:
     """All that can be learnt of a tenant's events."""
-    explanation = await explain(database, BillingPolicy(catalog=CATALOG), subscriber.id, 100, NOW)
+    ledger = OperatorLedger(database, BillingPolicy(catalog=CATALOG), lambda: NOW)
+    explanation = await ledger.explain(subscriber.id, 100)
     assert subscriber.organization is not None
     owner = subscriber.organization.owner
     stored = [await provider.stored(event_id) for event_id in ids]

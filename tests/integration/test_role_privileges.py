@@ -21,7 +21,8 @@ OWN_TABLES: Final = """
 SELECT relname FROM pg_class
  WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT relispartition
 """
-DIGESTS: Final = {1: "2514a74c7ac8200d5bf9e3edd2625078a32cf34f9a882c98db4810b7eaeafc88"}
+ACT: Final = "INSERT INTO operator_acts (id, at, action, org_id, target_id, issuer, subject) VALUES"
+DIGESTS: Final = {1: "e4db364cbad6d82d49acdce185acff5cfc6fa5fafbb63b9591f119dc01f4f0b6"}
 """The digest of each edition's lists: lists that change after a release need a new edition."""
 
 
@@ -148,6 +149,7 @@ def test_batches_do_not_read_what_they_do_not_need(filled: str, table: str, colu
         "INSERT INTO api_keys (id) VALUES ('key_three')",
         "UPDATE customers SET id = 'cus_three'",
         "UPDATE audit_events SET actor_id = 'another'",
+        "UPDATE operator_acts SET name = 'another'",
         "UPDATE billing_events SET created = 1",
         "INSERT INTO dashboard_sessions (digest) VALUES ('')",
         "UPDATE dashboard_sessions SET subject = 'another'",
@@ -180,6 +182,11 @@ def test_batches_do_not_write_the_api_s_columns(filled: str, statement: str) -> 
         "DELETE FROM audit_events",
         "SELECT purge_audit_events('one', 1)",
         "SELECT purge_tenant('one')",
+        "SELECT id FROM operator_acts",
+        "UPDATE operator_acts SET name = NULL",
+        "DELETE FROM operator_acts",
+        f"{ACT} ('act_3', now(), '', 'another', '', '', '')",
+        f"{ACT} ('act_3', now(), '', NULL, '', '', '')",
     ],
 )
 def test_api_role_lacks_privileges_that_no_request_needs(filled: str, statement: str) -> None:
@@ -196,6 +203,7 @@ def test_api_role_lacks_privileges_that_no_request_needs(filled: str, statement:
         "SELECT FROM billing_events",
         "SELECT FROM projects",
         "SELECT FROM audit_events",
+        "SELECT FROM operator_acts",
         "SELECT event_body('evt_one')",
     ],
 )
@@ -226,14 +234,17 @@ def test_the_read_only_role_writes_nowhere(filled: str, privilege: str) -> None:
         ("tenants", "owner_email"),
         ("billing_bodies", "body"),
         ("billing_events", "invoice_url"),
-        ("notifications", "data"),
-        ("notifications", "last_error"),
+        ("mails", "data"),
+        ("mails", "recipient"),
+        ("mails", "last_error"),
         ("audit_events", "before"),
         ("audit_events", "after"),
         ("audit_events", "address"),
         ("idempotency_keys", "answer"),
         ("dashboard_sessions", "subject"),
         ("user_profiles", "name"),
+        ("operator_acts", "id"),
+        ("operator_acts", "subject"),
         ("procrastinate_jobs", "args"),
     ],
 )

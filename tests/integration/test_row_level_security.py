@@ -24,7 +24,7 @@ from tenantry.db.roles import RLS_POLICIES, ROLES, privileges
 from tests.support.cases import cases
 from tests.support.patience import patient_database
 from tests.support.postgres import PostgresServer
-from tests.support.rows import BODY_OF, ONE, OWNER_OF, TWO, add_rows
+from tests.support.rows import ONE, OWNER_OF, TWO, add_rows
 
 COLUMNS: Final = """
 SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped
@@ -226,22 +226,6 @@ def test_no_row_can_be_handed_to_another_tenant(
                     sql.Identifier(table), sql.Identifier(column), sql.Literal(TWO)
                 )
             )
-
-
-@pytest.mark.parametrize(("event_id", "body"), [("evt_one", BODY_OF[ONE]), ("evt_two", None)])
-def test_raw_body_is_readable_only_for_its_tenant(
-    filled: str, event_id: str, body: bytes | None
-) -> None:
-    with as_role(filled, API) as connection:
-        name_tenant(connection, ONE)
-        assert connection.execute("SELECT tenant_event_body(%s)", (event_id,)).fetchall() == [
-            (body,)
-        ]
-
-
-def test_a_raw_body_is_read_for_no_tenant_where_none_is_named(filled: str) -> None:
-    with as_role(filled, API) as connection:
-        assert connection.execute("SELECT tenant_event_body('evt_one')").fetchall() == [(None,)]
 
 
 def test_a_login_with_its_own_privileges_is_not_subject_to_row_level_security(

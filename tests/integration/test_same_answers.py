@@ -20,7 +20,7 @@ from tenantry.api.auth import VERIFY_PREFIX
 from tenantry.common.clock import Timeouts
 from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
-from tenantry_sdk._verify import PRINCIPAL_HEADERS
+from tenantry_sdk._verify import ACCESS_HEADERS, PRINCIPAL_HEADERS
 from tests.support.cases import cases
 from tests.support.catalogs import catalog_file
 from tests.support.database_link import DatabaseLink, database_link
@@ -496,14 +496,13 @@ async def test_accepted_callers_are_the_same_and_have_the_same_name(
     prepare, scope = ACCEPTED[name]
     headers = await prepare(service, apps)
     who = (await service.client.get(WHOAMI, headers=headers)).json()
-    access = who["access"]
     for app in asked(apps, name):
         answer = await app.get(headers, scope)
         assert answer.status_code == 200, (app.kind, answer.text)
         if app.kind == SERVICE:
             assert scope is None or answer.headers["x-tenant-id"] == who["orgId"]
         else:
-            shown = {**who, "access": access["state"], "effectivePlan": access["plan"]}
+            shown = {**who, "effectivePlan": who["access"]["plan"]}
             assert answer.json() == shown, app.kind
 
 
@@ -516,6 +515,8 @@ async def test_principal_has_all_that_the_sdk_knows_of_it(
     of_sdk = {field: checked.headers[name] for field, name in PRINCIPAL_HEADERS.items()}
     shown = (await app.get(headers)).json()
     assert {field: shown[field] for field in of_sdk} == of_sdk
+    access = {field: checked.headers[name] for field, name in ACCESS_HEADERS.items()}
+    assert {field: shown["access"][field] for field in access} == access
 
 
 async def test_principal_has_the_keys_external_id_and_metadata(

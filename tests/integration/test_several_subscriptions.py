@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from tenantry.billing.customer_links import CustomerLinks
-from tenantry.billing.ledger_queries import explain
+from tenantry.billing.ledger_queries import OperatorLedger
 from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tests.support import events
@@ -62,7 +62,7 @@ def of(subscriber: Subscriber, **facts: Any) -> dict[str, Any]:
 
 
 async def mailed(provider: Provider, subscriber: Subscriber) -> list[str]:
-    return [made["event_id"] for made in await provider.notifications(subscriber)]
+    return [made["cause"] for made in await provider.notifications(subscriber)]
 
 
 async def test_the_end_of_an_old_subscription_is_explained(provider: Provider) -> None:
@@ -81,9 +81,10 @@ async def test_the_end_of_an_old_subscription_is_explained(provider: Provider) -
         "reason": "The subscription is active.",
     }
     async with patient_database(provider.service.conninfo, pool_size=1) as database:
-        shown = await explain(database, EACH, subscriber.id, 10, datetime.fromtimestamp(NOW, UTC))
+        ledger = OperatorLedger(database, EACH, lambda: datetime.fromtimestamp(NOW, UTC))
+        shown = await ledger.explain(subscriber.id, 10)
     chosen = "sub_new is active, sub_old is canceled."
-    gives = "It gives full access to plan business. The tenant's access is from it."
+    gives = "It gives full access to plan business. The organization's access is from it."
     assert [(each.id, each.plan, each.status, each.reason) for each in shown.subscriptions] == [
         ("sub_new", "business", "active", f"Counts: {chosen} {gives}"),
         ("sub_old", "free", "canceled", f"Does not count: {chosen} It has ended."),

@@ -8,15 +8,24 @@ import pytest
 from procrastinate.jobs import Job
 
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
-from tenantry.jobs.tasks import ProviderRetry
+from tenantry.jobs.tasks import PROVIDER_RETRY
 from tenantry_devkit.simulator import Rules
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.cases import cases
+from tests.support.facts import EACH
 from tests.support.ports import free_port
 from tests.support.provider_api import KEY, refusal, running_provider
 from tests.support.service import Service
-from tests.support.truth import OVER, Stage, World, fetches, reconciling, until_fetches
+from tests.support.truth import (
+    OVER,
+    Stage,
+    World,
+    fetches,
+    reconciling,
+    running_world,
+    until_fetches,
+)
 
 UPDATED: Final = "customer.subscription.updated"
 DELETED: Final = "customer.subscription.deleted"
@@ -165,6 +174,32 @@ async def test_the_snapshot_decides_whatever_the_clocks_say(world: World) -> Non
         assert await world.record(subscriber) == world.truth(subscriber)
 
 
+@pytest.mark.parametrize("is_in_order", [True, False])
+async def test_the_snapshot_decides_between_two_tenants_that_a_subscription_named_in_one_second(
+    conninfo: str, is_in_order: bool
+) -> None:
+    """The event between the two that arrive is lost: the one that moved the subscription back."""
+    async with running_world(conninfo, policy=EACH) as world:
+        former, present = [await world.subscriber(linked=False) for _ in range(2)]
+        world.simulator.card_declines(present.customer)
+        async with world.losing_deliveries():
+            subscription = world.subscribe(present, "price_pro")
+            await world.passes(minutes=1)
+            for named in (former, present):
+                subscription = world.simulator.set_metadata(subscription, {"orgId": named.id})
+            world.simulator.card_works(present.customer)
+            world.simulator.pay(str(subscription.latest_invoice))
+        moved, _, paid = world.simulator.events(UPDATED)[-3:]
+        arriving = [moved, paid] if is_in_order else [paid, moved]
+        for event in arriving:
+            await world.simulator.resend(event)
+        ledger = await world.provider.ledger(present if is_in_order else former)
+        assert "ambiguous_order" in ledger[arriving[-1].id]["anomalies"]
+        await answered(world)
+        assert await world.record(present) == world.truth(present)
+        assert await world.record(former) == OVER
+
+
 async def test_a_decided_order_fetches_nothing(world: World) -> None:
     subscriber = await world.subscriber("price_pro")
     for price in ("price_business", "price_pro", "price_business"):
@@ -262,4 +297,4 @@ def test_which_fetches_are_retried(exception: BaseException, attempts: int, agai
         task_name="ask_provider",
         attempts=attempts,
     )
-    assert (ProviderRetry().get_retry_decision(exception=exception, job=job) is not None) is again
+    assert (PROVIDER_RETRY.get_retry_decision(exception=exception, job=job) is not None) is again

@@ -12,7 +12,7 @@ import psycopg
 from tests.support import events
 from tests.support.billing import Provider, until_blocked
 from tests.support.cases import cases
-from tests.support.members import add_member, path_of
+from tests.support.members import add_member, join, path_of
 from tests.support.service import KEYS, PROJECTS, WHOAMI, Caller, Organization, Service, refusal
 
 MEMBERS: Final = "/api/v1/members"
@@ -33,6 +33,20 @@ async def one_after_the_other(
             tasks.append(asyncio.ensure_future(request))
             await until_blocked(service.conninfo, number)
     return list(await asyncio.gather(*tasks))
+
+
+async def test_waiting_request_of_an_erased_member_is_rejected(service: Service) -> None:
+    org = await service.organization()
+    await join(service, org, "auth0|erased", "admin")
+    caller = service.user("auth0|erased", asks_for=org.id)
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        await connection.execute("SELECT 1 FROM tenants WHERE id = %s FOR NO KEY UPDATE", (org.id,))
+        waiting = asyncio.ensure_future(caller.post(PROJECTS, {"name": "mine"}))
+        await until_blocked(service.conninfo, 1)
+        await connection.execute(
+            "UPDATE memberships SET subject = 'erased_1', removed_at = now() WHERE subject = 'auth0|erased'"
+        )
+    assert refusal(await waiting) == (403, "no_organization")
 
 
 async def test_waiting_request_of_a_removed_member_is_rejected(service: Service) -> None:
@@ -127,6 +141,32 @@ async def test_narrowed_key_does_not_widen_itself(service: Service) -> None:
     )
     assert narrowed.status_code == 200
     assert refusal(widened) == (403, "scope_escalation")
+
+
+async def test_key_that_fewer_addresses_may_use_meanwhile_changes_nothing(
+    service: Service,
+) -> None:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "api-keys:write")
+    _, renamed = await one_after_the_other(
+        service,
+        org,
+        org.owner.patch(key.path, {"allowedAddresses": ["192.0.2.0/24"]}),
+        key.caller.patch(key.path, {"name": "late"}),
+    )
+    assert refusal(renamed) == (403, "address_not_allowed")
+
+
+async def test_key_that_is_switched_off_meanwhile_changes_nothing(service: Service) -> None:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "api-keys:write")
+    _, renamed = await one_after_the_other(
+        service,
+        org,
+        org.owner.patch(key.path, {"enabled": False}),
+        key.caller.patch(key.path, {"name": "late"}),
+    )
+    assert refusal(renamed) == (401, "api_key_disabled")
 
 
 async def project_write(caller: Caller, write: ProjectWrite, path: str) -> httpx2.Response:

@@ -122,7 +122,7 @@ async def test_list_is_a_table_for_people(shell: Shell) -> None:
     assert heading.startswith("ID      NAME    PLAN  SUBSCRIPTION  LIMITS OF  SUSPENDED")
     assert row.split()[:6] == ["globex", "Globex", "free", "none", "free", "-"]
     nothing = await shell.run("list-tenants", "--search", "%")
-    assert (nothing.code, nothing.out, nothing.err) == (0, "", "No tenant matches.\n")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", "No organization matches.\n")
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,36 @@ async def test_tenant_is_found_by_a_key(shell: Shell) -> None:
     assert f"{key_id} ({secret[:13]}...{secret[-4:]}, active)" in shown
 
 
+async def test_tenant_is_found_by_its_people(shell: Shell) -> None:
+    await shell.tenant("umbrella", "--owner-id", "user_alice")
+    person = ("umbrella", "https://login.example", "user_alice")
+    with psycopg.connect(shell.database_url) as connection:
+        connection.execute(
+            "INSERT INTO user_profiles (org_id, issuer, subject, name, email, seen_at) "
+            "VALUES (%s, %s, %s, 'Alice Abernathy', 'Alice@home.example', now())",
+            person,
+        )
+        query = "INSERT INTO memberships (tenant_id, issuer, subject, role) VALUES (%s, %s, %s, 'owner') RETURNING id"
+        [member_id] = connection.execute(query, person).fetchone() or ("",)
+    for text, found_by in (
+        (member_id, "member"),
+        ("user_alice", "user"),
+        ("alice@HOME.example", "member_email"),
+        ("alice abernathy", "member_name"),
+    ):
+        [match] = await shell.lines("find", text)
+        assert (match["tenant"]["id"], match["foundBy"]) == ("umbrella", found_by)
+    with psycopg.connect(shell.database_url) as connection:
+        connection.execute("UPDATE memberships SET removed_at = now() WHERE id = %s", (member_id,))
+    assert (await shell.run("find", "user_alice")).code == 5
+
+
 async def test_nothing_found_exits_with_5(shell: Shell) -> None:
     done = await shell.run("find", "cus_unknown")
     assert (done.code, done.out) == (5, "")
-    assert done.err == "Nothing has the id, customer, owner's address or key cus_unknown.\n"
+    assert done.err.startswith(
+        "Nothing found for cus_unknown. Looked for the id of an organization, "
+    )
 
 
 async def test_whole_secret_is_refused_and_not_repeated(shell: Shell) -> None:
@@ -165,7 +191,8 @@ async def test_whole_secret_is_refused_and_not_repeated(shell: Shell) -> None:
 async def test_key_is_revoked_once_and_recorded_as_the_operators_act(shell: Shell) -> None:
     key_id = await shell.key_id(await shell.key("globex", "--scope", "projects:read"))
     revoked = await shell.run("revoke-key", key_id, "--yes")
-    assert (revoked.code, revoked.out, revoked.err) == (0, "", f"Revoked {key_id} of globex.\n")
+    assert (revoked.code, revoked.out) == (0, "")
+    assert revoked.err.startswith(f"Revoked {key_id} of globex in the database ")
     again = json.loads(await shell.done("revoke-key", key_id, "--yes", "--json"))
     assert again["status"] == "revoked"
     with psycopg.connect(shell.database_url) as connection:
@@ -197,15 +224,16 @@ async def test_last_owner_key_needs_force(shell: Shell) -> None:
 
 async def test_suspension_is_shown_until_the_tenant_is_resumed(shell: Shell) -> None:
     await shell.tenant("hooli")
-    suspended = await shell.run("suspend", "hooli")
+    suspended = await shell.run("suspend", "hooli", "--yes")
     assert (suspended.code, suspended.out) == (0, "")
-    assert suspended.err == "Suspended hooli: its credentials are rejected.\n"
+    assert suspended.err.startswith("Suspended hooli in the database ")
+    assert suspended.err.endswith(": its credentials are rejected.\n")
     assert json.loads(await shell.done("show-tenant", "hooli", "--json"))["suspended"] is True
     assert "suspended           true" in await shell.done("show-tenant", "hooli")
     assert [tenant["id"] for tenant in await shell.lines("list-tenants", "--suspended")] == [
         "hooli"
     ]
-    again = json.loads(await shell.done("suspend", "hooli", "--json"))
+    again = json.loads(await shell.done("suspend", "hooli", "--yes", "--json"))
     resumed = json.loads(await shell.done("resume", "hooli", "--json"))
     assert (again["suspended"], resumed["suspended"]) == (True, False)
     with psycopg.connect(shell.database_url) as connection:
@@ -219,8 +247,8 @@ async def test_suspension_is_shown_until_the_tenant_is_resumed(shell: Shell) -> 
 
 @pytest.mark.parametrize("org_id", ["nobody", "no tenant", "\udcff"])
 async def test_unknown_tenant_exits_with_5(shell: Shell, org_id: str) -> None:
-    for command in ("suspend", "resume", "show-tenant"):
-        done = await shell.run(command, org_id)
+    for command in (("suspend", "--yes"), ("resume",), ("show-tenant",), ("end-tenant", "--yes")):
+        done = await shell.run(*command, org_id)
         assert (done.code, done.out, done.err) == (5, "", "There is no such tenant.\n")
 
 
@@ -232,13 +260,17 @@ async def test_parked_event_is_placed_by_its_command(shell: Shell) -> None:
             """'{"reason": "Waits: customer cus_New is not known yet.", "status": "active", """
             """"price_id": "price_pro"}')"""
         )
-    [event] = await shell.lines("parked-events")
+    [event] = await shell.lines("list-parked-events")
     assert event["command"] == "tenantry admin link cus_New --org ORG"
-    assert event["command"] in await shell.done("parked-events")
+    assert event["command"] in await shell.done("list-parked-events")
     await shell.done(*event["command"].replace("ORG", "globex").split()[2:])
     assert json.loads(await shell.done("show-tenant", "globex", "--json"))["plan"] == "pro"
-    nothing = await shell.run("parked-events")
-    assert (nothing.code, nothing.out, nothing.err) == (0, "", "Every event belongs to a tenant.\n")
+    nothing = await shell.run("list-parked-events")
+    assert (nothing.code, nothing.out, nothing.err) == (
+        0,
+        "",
+        "Every event belongs to an organization.\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -261,16 +293,17 @@ async def test_grants_are_set_listed_and_ended(shell: Shell) -> None:
     await shell.tenant("initech")
     set_grant = await shell.run(
         *("grant", "initech", "contract-2027", "--plan", "business", "--until", "365d"),
-        *("--limit", "projects=900", "--reason", "Contract 2027-014"),
+        *("--limit", "projects=900", "--limit", "api_keys=500", "--reason", "Contract 2027-014"),
     )
-    assert set_grant.err == "Set grant contract-2027 of initech.\n"
+    assert set_grant.err.startswith("Set grant contract-2027 of initech in the database ")
     [listed] = json.loads(await shell.done("grants", "initech", "--json"))
-    assert (listed["plan"], listed["limits"]) == ("business", {"projects": 900})
+    assert (listed["plan"], listed["limits"]) == ("business", {"projects": 900, "apiKeys": 500})
     table = await shell.done("grants", "initech")
     assert "contract-2027" in table
-    assert "plan business, projects 900" in table
+    assert "plan business" in table
+    assert "projects 900" in table
     explained = await shell.run("show-tenant", "initech")
-    assert "Granted by the operator: Contract 2027-014." in explained.out
+    assert "By contract: Contract 2027-014." in explained.out
     ended = await shell.done("grant", "initech", "contract-2027", "--end", "--json")
     assert json.loads(ended)["endedAt"] is not None
     nothing = await shell.run("grants", "initech")

@@ -224,4 +224,4 @@ async def test_addons_raise_the_limits(service: Service) -> None:
 
 async def test_plan_of_the_operator_gives_full_access(service: Service) -> None:
     org = await subscribed(service, "none")
-    assert (await access_of(org))["reason"] == "The operator chose the plan."
+    assert (await access_of(org))["reason"] == "The plan needs no subscription."

@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from tenantry.auth.usage_counting import UsageCounter
+from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.usage import RequestOutcome
 from tests.support.cases import cases
 from tests.support.catalogs import catalog_file
@@ -379,7 +380,8 @@ async def test_counts_wait_while_the_database_is_away(
     database = patient_database(service.conninfo, pool_size=1)
     counter = UsageCounter(database, service.clock)
     counter.count((org.id, key.id), RequestOutcome.ACCEPTED)
-    await counter.write()  # the pool is not open
+    with pytest.raises(DatabaseUnavailableError):  # the pool is not open
+        await counter.write()
     counter.count((org.id, key.id), RequestOutcome.ACCEPTED)
     assert counter.waiting == 2
     await database.open()
@@ -387,6 +389,89 @@ async def test_counts_wait_while_the_database_is_away(
     await database.close()
     assert counter.waiting == 0
     assert await outcomes_of(service, org, key) == {"accepted": 2}
+
+
+async def test_first_count_after_an_idle_minute_is_written_at_once_and_later_ones_each_minute(
+    service: Service, org: Organization, key: Key
+) -> None:
+    clock = ManualClock(NOW)
+    subject = org.id, key.id
+    async with counting(service.conninfo, clock) as counter:
+        await counter.write_if_due()  # the first pass of the loop
+        clock.advance(seconds=59)
+        for written in (1, 1, 1):
+            counter.count(subject, RequestOutcome.ACCEPTED)
+            await counter.write_if_due()
+            assert await outcomes_of(service, org, key) == {"accepted": written}
+            clock.advance(seconds=29)
+        clock.advance(seconds=2)
+        await counter.write_if_due()
+        assert await outcomes_of(service, org, key) == {"accepted": 3}
+        counter.count(subject, RequestOutcome.ACCEPTED)
+        await counter.write_if_due()
+        assert counter.waiting == 1, "the minute before was not idle"
+        for _ in range(2):
+            clock.advance(seconds=60)
+            await counter.write_if_due()
+        counter.count(subject, RequestOutcome.ACCEPTED)
+        await counter.write_if_due()
+        assert await outcomes_of(service, org, key) == {"accepted": 5}
+        await counter.close()
+
+
+@cases(
+    ("passed", "is_written"),
+    [
+        (timedelta(seconds=59), False),
+        (timedelta(seconds=60), True),
+        (timedelta(hours=-1), True),  # a clock that is set back
+    ],
+)
+async def test_counts_are_due_after_a_minute(
+    service: Service, passed: timedelta, is_written: bool
+) -> None:
+    org = await service.organization()
+    clock = ManualClock(HOUR + timedelta(minutes=5))
+    async with counting(service.conninfo, clock) as counter:
+        for _ in range(2):
+            counter.count((org.id, "key_1"), RequestOutcome.ACCEPTED)
+            await counter.write_if_due()
+        assert counter.waiting == 1
+        clock.now += passed
+        await counter.write_if_due()
+        assert counter.waiting == (0 if is_written else 1)
+        await counter.close()
+
+
+async def test_counts_of_an_hour_are_due_at_its_end(service: Service, org: Organization) -> None:
+    clock = ManualClock(HOUR + timedelta(minutes=59, seconds=50))
+    async with counting(service.conninfo, clock) as counter:
+        for _ in range(2):
+            counter.count((org.id, "key_1"), RequestOutcome.ACCEPTED)
+            await counter.write_if_due()
+        clock.advance(seconds=9.75)
+        assert counter.pause() == pytest.approx(0.25, abs=0.001)
+        clock.advance(seconds=0.25)
+        await counter.write_if_due()
+        assert counter.waiting == 0
+        await counter.close()
+
+
+async def test_a_failed_write_is_tried_again_a_minute_later(
+    service: Service, org: Organization
+) -> None:
+    clock = ManualClock(NOW)
+    database = patient_database(service.conninfo, pool_size=1)
+    counter = UsageCounter(database, clock)
+    counter.count((org.id, "key_1"), RequestOutcome.ACCEPTED)
+    with pytest.raises(DatabaseUnavailableError):  # the pool is not open
+        await counter.write_if_due()
+    clock.advance(seconds=59)
+    await counter.write_if_due()
+    clock.advance(seconds=1)
+    with pytest.raises(DatabaseUnavailableError):
+        await counter.write_if_due()
+    assert counter.waiting == 1
 
 
 async def test_more_counts_than_one_transaction_takes_are_written(

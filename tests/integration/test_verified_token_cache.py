@@ -61,7 +61,7 @@ async def bench_of(*keys: SigningKey) -> AsyncIterator[Bench]:
         cache = VerifiedTokenCache()
         verifier = TokenVerifier(config, key_set, clock=lambda: made.now, cache=cache)
         made: Bench = Bench(issuer, key_set, cache, verifier)
-        await key_set.start()
+        await key_set.refresh()
         yield made
         await key_set.aclose()
 

@@ -41,7 +41,7 @@ def named(name: str, value: str) -> tuple[bytes, bytes]:
 
 def signed() -> tuple[bytes, str]:
     """A body and its signature."""
-    body = events.body(events.event("charge.refunded", {"id": "ch_1"}))
+    body = events.body(events.event("charge.captured", {"id": "ch_1"}))
     return body, signature(body)
 
 
@@ -161,7 +161,7 @@ async def test_signed_but_no_event(service: Service, body: bytes) -> None:
 
 
 async def test_signed_but_not_utf8(service: Service) -> None:
-    body = b'{"id": "evt_\xff", "type": "charge.refunded", "data": {"object": {}}}'
+    body = b'{"id": "evt_\xff", "type": "charge.captured", "data": {"object": {}}}'
     header = sign(body, WEBHOOK_SECRET, NOW)  # the provider's package signs nothing but text
     assert await answer(service, body, [named(PROVIDER_SIGNATURE, header)]) == NO_EVENT
 
@@ -181,9 +181,9 @@ async def test_any_method_but_post(service: Service, method: str) -> None:
 
 async def test_a_body_of_one_mebibyte_is_read(service: Service) -> None:
     thing = {"id": "ch_1", "padding": ""}
-    size = len(events.body(events.event("charge.refunded", thing, event_id="evt_big")))
+    size = len(events.body(events.event("charge.captured", thing, event_id="evt_big")))
     thing["padding"] = "x" * (2**20 - size)
-    body = events.body(events.event("charge.refunded", thing, event_id="evt_big"))
+    body = events.body(events.event("charge.captured", thing, event_id="evt_big"))
     assert len(body) == 2**20
     assert await answer(service, body, [named(PROVIDER_SIGNATURE, signature(body))]) == OK
 
@@ -257,14 +257,14 @@ async def test_a_duplicate(provider: Provider) -> None:
 
 
 async def test_an_unknown_type_is_kept_as_ignored(provider: Provider) -> None:
-    event = events.event("charge.refunded", {"id": "ch_1"})
+    event = events.event("charge.captured", {"id": "ch_1"})
     await provider.send(event)
     stored = await provider.stored(event["id"])
     assert stored is not None
     assert (stored["outcome"], stored["tenant_id"], stored["type"]) == (
         "ignored",
         None,
-        "charge.refunded",
+        "charge.captured",
     )
 
 
@@ -333,7 +333,7 @@ async def test_events_are_counted_by_type_outcome_and_mode(conninfo: str) -> Non
         event = events.updated(org="missing", price="price_other")
         live = events.updated(org="missing")
         live["livemode"] = True
-        await provider.send(event, event, live, events.event("charge.refunded", {}))
+        await provider.send(event, event, live, events.event("charge.captured", {}))
         metrics = (await service.client.get("/metrics")).text
     counted = 'tenantry_webhook_events_total{mode="%s",outcome="%s",type="%s"} 1.0'
     updated = "customer.subscription.updated"

@@ -200,6 +200,7 @@ async def test_few_of_many_addresses_are_looked_at() -> None:
     assert len(await resolve("many.example", 443, lambda *_, **__: many)) == MAX_RESOLVED
 
 
+@pytest.mark.asyncio(loop_scope="function")  # whose threads no other test has
 async def test_lookup_without_an_answer_delays_no_other() -> None:
     answered = threading.Event()
 

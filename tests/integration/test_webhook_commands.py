@@ -10,6 +10,7 @@ import pytest
 
 from tenantry.common.clock import system_clock
 from tenantry.domain.webhooks import signed_headers
+from tests.support.billing import rows
 from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, Done
 from tests.support.outbound_webhooks import Sending, ids
@@ -208,7 +209,7 @@ async def test_what_is_not_there_is_named(
 
 
 async def test_test_message_is_signed_and_is_no_delivery(operating: Operating) -> None:
-    done = await operating.run("test", "app", DATABASE_URL="postgresql://127.0.0.1:1/none")
+    done = await operating.run("test", "app")
     assert done == Done(0, "", "app accepted the message (status 204).\n")
     [received] = operating.server.received
     message = json.loads(received.body)
@@ -233,3 +234,12 @@ async def test_test_message_that_nobody_answers(operating: Operating) -> None:
     operating.write_catalog("http://127.0.0.1:1/")
     done = await operating.run("test", "app")
     assert done == Done(6, "", "app did not answer: no connection.\n")
+
+
+async def test_commands_name_no_person_and_are_not_in_the_trail_of_people(
+    operating: Operating,
+) -> None:
+    await operating.sending.begin()
+    for command in ("test", "enable", "resend"):
+        assert (await operating.run(command, "app")).code == 0
+    assert await rows(operating.conninfo, "SELECT FROM operator_acts") == []

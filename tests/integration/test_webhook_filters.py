@@ -1,22 +1,26 @@
 """Events that the settings exclude, thin events, and future-dated events."""
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 import pytest
 
+from tenantry.billing.ledger_queries_store import ReplaceableEntries, replaceable_entries
 from tenantry.billing.replay import ReprocessedChunk, ReprocessedEvent, Selection
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.domain.billing.state import BillingPolicy
 from tests.support import events
 from tests.support.billing import Provider
 from tests.support.emptying import SharedDatabase
 from tests.support.events import NOW
 from tests.support.metrics import Shown
+from tests.support.patience import patient_database
 from tests.support.replays import POLICY, replaying
 from tests.support.service import Service, running_service
 
+EVER: Final = datetime.min.replace(tzinfo=UTC)
 LISTED: Final = "acct_listed"
 OTHER: Final = "acct_other"
 
@@ -100,6 +104,29 @@ async def test_an_event_that_does_not_say_its_mode_counts(provider: Provider) ->
     del event["livemode"]
     await provider.send(event)
     assert await provider.state(subscriber) == ("pro", "active")
+
+
+async def test_for_one_tenant_the_excluded_events_of_others_are_not_read(
+    provider: Provider,
+) -> None:
+    named, by_customer, other = [await provider.subscriber() for _ in range(3)]
+    await provider.send(
+        *(events.updated(**other.names, event_id=f"evt_other_{number}") for number in range(5)),
+        *(events.updated(**named.names, event_id=f"evt_named_{number}") for number in range(3)),
+        events.updated(**{**by_customer.names, "org": None}, event_id="evt_customer"),
+    )
+    conninfo = provider.service.conninfo
+    read = dict[str, list[str]]()
+    async with patient_database(conninfo, pool_size=1) as database:
+        for subscriber in (named, by_customer):
+            wanted = ReplaceableEntries((EVER, -1), (subscriber.id,), EVER)
+            async with database.transaction(ACROSS_TENANTS) as connection:
+                entries = await replaceable_entries(connection, wanted, 100)
+            read[subscriber.id] = [entry.event.id for entry in entries]
+    assert read == {
+        named.id: [f"evt_named_{number}" for number in range(3)],
+        by_customer.id: ["evt_customer"],
+    }
 
 
 async def test_once_an_account_is_listed_its_events_take_their_place(provider: Provider) -> None:

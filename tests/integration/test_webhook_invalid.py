@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenantry.billing.ledger_store import pack
+from tenantry.billing.batch_store import pack
 from tenantry.billing.replay import ReprocessedChunk, ReprocessedEvent, Selection
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.state import BillingPolicy
@@ -234,6 +234,30 @@ async def test_an_event_that_is_valid_by_now_takes_its_place_in_a_replay(
     assert await provider.state(subscriber) == ("business", "active")
     assert await read_again(provider) == []
     assert (await replay(provider.service.conninfo))[subscriber.id].is_right
+
+
+async def test_of_the_invalid_events_the_newest_are_read_again_for_one_tenant(
+    provider: Provider,
+) -> None:
+    subscriber = await provider.subscriber()
+    names = subscriber.names
+    for number in range(3):
+        event = events.updated(**names, event_id=f"evt_{number}")
+        await as_of_an_older_release(provider, event)
+        await rows(
+            provider.service.conninfo,
+            "UPDATE billing_events SET received_at = received_at + %s * interval '1 minute' WHERE id = %s",
+            number,
+            f"evt_{number}",
+        )
+    for most, expected in (
+        (1, ["evt_2"]),
+        (2, ["evt_1", "evt_2"]),
+        (9, ["evt_0", "evt_1", "evt_2"]),
+    ):
+        selection = Selection((subscriber.id,), most_invalid=most)
+        found = await read_again(provider, selection, dry_run=True)
+        assert [event.id for part in found for event in part.events] == expected
 
 
 async def test_reading_again_mails_nothing(provider: Provider) -> None:

@@ -21,7 +21,7 @@ def provider(service: Service) -> Provider:
 
 
 async def notified(provider: Provider, subscriber: Subscriber) -> list[str]:
-    return [made["event_id"] for made in await provider.notifications(subscriber)]
+    return [made["cause"] for made in await provider.notifications(subscriber)]
 
 
 async def test_events_wait_for_their_tenant(provider: Provider) -> None:

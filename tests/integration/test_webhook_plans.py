@@ -5,7 +5,7 @@ from copy import copy
 
 import pytest
 
-from tenantry.billing import accounts_store as accounts
+from tenantry.billing import batch_store
 from tenantry.billing import ledger_store as billing
 from tenantry.db.database import Lane
 from tenantry.db.statements import BoundStatement
@@ -15,13 +15,13 @@ from tests.support.facts import ANY
 from tests.support.patience import patient_database
 
 CALLS: list[BoundStatement] = [
-    accounts.LOCK_ACCOUNTS(["a"], ["c"], ["s"]),
-    accounts.HOLDERS(["s"]),
-    billing.TENANTS_OF_CUSTOMERS(["c"]),
-    billing.SEEN_EVENTS(["evt"]),
-    accounts.UPDATE_ACCOUNTS(["a"], *[[None]] * 13, None),
-    billing.UPDATE_PARKED(["evt"], *[[None]] * 4),
-    billing.DELETE_ENTRIES(["evt"], "drift"),
+    batch_store.LOCK_ACCOUNTS(["a"], ["c"], ["s"]),
+    batch_store.HOLDERS(["s"]),
+    batch_store.TENANTS_OF_CUSTOMERS(["c"]),
+    batch_store.SEEN_EVENTS(["evt"]),
+    batch_store.UPDATE_ACCOUNTS(["a"], *[[None]] * 13, None),
+    batch_store.UPDATE_PARKED(["evt"], *[[None]] * 4),
+    batch_store.DELETE_ENTRIES(["evt"], "drift"),
 ]
 
 

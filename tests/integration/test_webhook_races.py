@@ -12,13 +12,13 @@ import psycopg
 import pytest
 from msgspec import UNSET, UnsetType
 
-from tenantry.accounts.tenant_changes import TenantInput
 from tenantry.accounts.tenants import TenantService
 from tenantry.billing.ingest import WebhookService
 from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.tenants import TenantInput
 from tenantry.integrations.stripe.decode import decode_event
 from tests.support import events
 from tests.support.billing import rows, until_blocked
@@ -261,7 +261,7 @@ async def test_duplicate_unknown_event_at_two_instances_is_parked_once(
     conninfo: str, one: Instance, two: Instance, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tenantry.db.database")
-    event = events.event("charge.refunded", {})
+    event = events.event("charge.captured", {})
     async with held_back(conninfo, "billing_events"):
         first = asyncio.create_task(one.receive(event))
         await until_blocked(conninfo)

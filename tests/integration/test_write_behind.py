@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from tenantry.auth.admission import stop
+from tenantry.db.background import stop
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.db.write_behind import WriteBehind

@@ -54,7 +54,7 @@ def application() -> Flask:
     @app.get("/broken")
     @requires()
     def broken() -> str:
-        raise LookupError("a fault of the view")
+        raise LookupError("a bug of the view")
 
     section = Blueprint("section", __name__, url_prefix="/section")
     section.before_request(requires(WRITE)(lambda: None))
@@ -128,7 +128,7 @@ async def test_error_handler_of_the_application_does_not_replace_rejections(
 
     @shop.get("/broken")
     def broken() -> str:
-        raise LookupError("a fault of the view")
+        raise LookupError("a bug of the view")
 
     @app.get("/inline")
     def inline() -> str:

@@ -18,6 +18,7 @@ from tenantry.domain.errors import InsufficientScopeError
 from tenantry.wsgi import (
     TenantryWsgiMiddleware,
     WsgiAuthenticator,
+    WsgiPrincipal,
     optional_principal_of,
     principal_of,
 )
@@ -69,7 +70,7 @@ async def link(service: Service) -> AsyncIterator[DatabaseLink]:
 
 def show_environ(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
     """An application that shows its caller, and answers with a separate id."""
-    principal = optional_principal_of(environ)
+    principal: WsgiPrincipal | None = optional_principal_of(environ)
     shown = {
         "caller": None if principal is None else principal.id,
         "same": environ["tenantry.principal"] is principal,
@@ -101,7 +102,7 @@ def need_everything_lazily(
 
 
 def fail(_environ: WSGIEnvironment, _start_response: StartResponse) -> Iterable[bytes]:
-    raise LookupError("a fault of the application")
+    raise LookupError("a bug of the application")
 
 
 def fail_lazily(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
@@ -257,7 +258,7 @@ async def test_exceptions_of_the_application_pass(
 ) -> None:
     org = await service.organization()
     async with wsgi_client(TenantryWsgiMiddleware(app, tenantry=connection)) as client:
-        with pytest.raises(LookupError, match="a fault of the application"):
+        with pytest.raises(LookupError, match="a bug of the application"):
             await client.get("/", headers=header_of(org.owner))
 
 

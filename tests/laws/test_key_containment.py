@@ -98,9 +98,7 @@ class KeysMakingKeys(RuleBasedStateMachine):
         key = make_key(*scopes, owner=level is AccessLevel.OWNER, mode=mode)
         key = msgspec.structs.replace(key, expires_at=expires_at)
         caller = self._caller(maker)
-        if allowed(
-            lambda: check_may_create(caller, key.scopes, key.access_level, key.mode, key.expires_at)
-        ):
+        if allowed(lambda: check_may_create(caller, key)):
             return self._keep(key)
         return maker
 
@@ -121,9 +119,7 @@ class KeysMakingKeys(RuleBasedStateMachine):
     @rule(target=keys, maker=keys, name=keys)
     def rotate(self, maker: str, name: str) -> str:
         old, caller = self.held[name], self._caller(maker)
-        if allowed(
-            lambda: check_may_create(caller, old.scopes, old.access_level, old.mode, old.expires_at)
-        ):
+        if allowed(lambda: check_may_create(caller, old)):
             return self._keep(old)
         return name
 

@@ -25,7 +25,7 @@ from tenantry.auth.changes import Change
 from tenantry.db.connection import of_tenant
 from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Window
-from tenantry.db.tenants_store import find_tenant, get_tenant
+from tenantry.db.tenants_store import TenantUsers, find_tenant, get_tenant
 from tenantry.domain.access import NOTHING
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.billing.state import BillingPolicy
@@ -129,7 +129,7 @@ class World:
             await written_by_test(connection)
             address = OwnerAddress("a@b.example", "a@b.example")
             await tenants.insert(connection, org_id, org_id, OWNER, address, NOW)
-            change = Change(connection, await get_tenant(connection, org_id), AUTHOR, NOW)
+            change = Change(connection, AUTHOR, NOW, await get_tenant(connection, org_id))
             await MembershipChanges(change, Issuers(ISSUER), NO_OUTBOX).add_owner(
                 User(ISSUER, OWNER)
             )
@@ -143,7 +143,7 @@ class World:
     async def members_of(self, org_id: str) -> dict[str, Member]:
         async with self.database.transaction(of_tenant(org_id)) as connection:
             page = await members.read_page(
-                connection, org_id, Issuers(ISSUER), MemberFilter(), Window(100)
+                connection, TenantUsers(org_id, Issuers(ISSUER)), MemberFilter(), Window(100)
             )
         return {row.user_id: row for row in page.data}
 

@@ -20,13 +20,8 @@ from tenantry.db.database import Database
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import parse_catalog
-from tenantry.domain.rate_limits import (
-    DISTANT_DATABASE,
-    NEAR_DATABASE,
-    SLOTS,
-    WINDOW,
-    ShareTerms,
-)
+from tenantry.domain.rate_limits import DISTANT_DATABASE, NEAR_DATABASE, SLOTS, WINDOW
+from tenantry.domain.shares import ShareTerms
 from tests.support import figures
 from tests.support.principals import NOW, make_principal, on_plan
 

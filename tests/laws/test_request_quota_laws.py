@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantry.domain.entitlements import Usage, UsagePeriod
-from tenantry.domain.request_quotas import QuotaShare
+from tenantry.domain.request_quotas import TERMS, grant_of
+from tenantry.domain.shares import Share, take
 
 PROCESSES = 3
 PERIOD = UsagePeriod(0, 10_000)
@@ -45,30 +46,32 @@ class World:
         self.accepted = 0
         self.lost = 0
         self.second = 0
-        self.shares = [QuotaShare(limit) for _ in range(PROCESSES)]
+        self.shares = [Share("acme", limit, TERMS) for _ in range(PROCESSES)]
 
     def run(self, step: Step) -> None:
         """Take a step as the processes do."""
         share = self.shares[step.process]
         for _ in range(step.requests):
-            if share.take(self.second):
+            if take([share], self.second):
                 self.accepted += 1
             elif not share.is_exhausted(self.second):
                 self._reserve(share, step.at_once)
         if step.is_killed:
             assert share.left <= self.limit // 100
             self.lost += share.left
-            self.shares[step.process] = QuotaShare(self.limit)
+            self.shares[step.process] = Share("acme", self.limit, TERMS)
         elif step.gives_back:
-            self.used -= share.release()
+            self.used -= share.release().unused
         self.second += step.seconds
 
-    def _reserve(self, share: QuotaShare, waiting: int) -> None:
-        self.used -= share.release()
-        number = share.wanted(Usage(self.used, PERIOD), waiting, self.second)
-        self.used += number
-        share.receive(PERIOD, number, waiting, self.second)
-        self.accepted += sum(share.take(self.second) for _ in range(waiting))
+    def _reserve(self, share: Share[str], waiting: int) -> None:
+        request = share.request(self.second, waiting)
+        assert request is not None
+        self.used -= request.unused
+        granted = grant_of(request, Usage(self.used, PERIOD))
+        self.used = granted.total
+        share.receive(request, self.second, granted)
+        self.accepted += sum(take([share], self.second) for _ in range(waiting))
 
 
 @given(st.sampled_from([1, 5, 99, 100, 1000]), st.lists(steps, max_size=30))

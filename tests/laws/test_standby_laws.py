@@ -14,7 +14,7 @@ from tests.support import figures
 from tests.support.standby_simulation import Protocol, Simulation
 
 SECONDS = 6.0
-"""Of one run. In short runs much happens at the beginning, and right after a fault."""
+"""Of one run. In short runs much happens at the beginning, and right after a failure."""
 
 
 def runs(protocol: Protocol, number: int) -> Iterator[Simulation]:

@@ -16,7 +16,7 @@ _UNAVAILABLE: Final = (
 )
 
 
-class Fault(Enum):
+class Failure(Enum):
     NONE = "none"
     RESET_BEFORE = "the connection is reset before the service hears of it"
     RESET_AFTER = "the connection is reset after the service has answered"
@@ -30,21 +30,21 @@ class Fault(Enum):
     GARBAGE = "something that is no HTTP"
 
 
-BEFORE: Final = {Fault.RESET_BEFORE, Fault.UNAVAILABLE_BEFORE, Fault.GARBAGE}
+BEFORE: Final = {Failure.RESET_BEFORE, Failure.UNAVAILABLE_BEFORE, Failure.GARBAGE}
 """Then the service hears of nothing."""
-GOES_ON: Final = {Fault.NONE, Fault.UNAVAILABLE_BEFORE, Fault.UNAVAILABLE_AFTER}
+GOES_ON: Final = {Failure.NONE, Failure.UNAVAILABLE_BEFORE, Failure.UNAVAILABLE_AFTER}
 """Then the connection takes another request."""
 
 
 class FaultyProxy:
-    """Asks ``choose`` for a fault at each request that comes in."""
+    """Asks ``choose`` for a failure at each request that comes in."""
 
-    def __init__(self, port: int, choose: Callable[[], Fault]) -> None:
+    def __init__(self, port: int, choose: Callable[[], Failure]) -> None:
         self._port = port
         self._choose = choose
         self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.met: list[Fault] = []
+        self.met: list[Failure] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
@@ -65,30 +65,30 @@ class FaultyProxy:
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection stays open after a request."""
         request = await _message(reader)
-        fault = self._choose()
-        self.met.append(fault)
-        answer = b"" if fault in BEFORE else await self._asked(request)
+        failure = self._choose()
+        self.met.append(failure)
+        answer = b"" if failure in BEFORE else await self._asked(request)
         head, _, body = answer.partition(b"\r\n\r\n")
-        match fault:
-            case Fault.NONE:
+        match failure:
+            case Failure.NONE:
                 await _send(writer, answer)
-            case Fault.UNAVAILABLE_BEFORE | Fault.UNAVAILABLE_AFTER:
+            case Failure.UNAVAILABLE_BEFORE | Failure.UNAVAILABLE_AFTER:
                 await _send(writer, _UNAVAILABLE)
-            case Fault.RESET_BEFORE | Fault.RESET_AFTER:
+            case Failure.RESET_BEFORE | Failure.RESET_AFTER:
                 _reset(writer)
-            case Fault.GARBAGE:
+            case Failure.GARBAGE:
                 await _send(writer, b"220 mail.example ESMTP\r\n")
-            case Fault.TRUNCATED:
+            case Failure.TRUNCATED:
                 await _send(writer, head + b"\r\n\r\n" + body[: len(body) // 2])
-            case Fault.TRUNCATED_HEAD:
+            case Failure.TRUNCATED_HEAD:
                 await _send(writer, head[: len(head) // 2])
-            case Fault.SILENT:
+            case Failure.SILENT:
                 await self._closing.wait()
-            case Fault.SLOW_HEAD:
+            case Failure.SLOW_HEAD:
                 await self._drip(writer, b"HTTP/1.1 200 OK\r\nX-Padding: ")
-            case Fault.SLOW_BODY:
+            case Failure.SLOW_BODY:
                 await self._drip(writer, b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-        return fault in GOES_ON
+        return failure in GOES_ON
 
     async def _asked(self, request: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -107,7 +107,7 @@ class FaultyProxy:
 
 @asynccontextmanager
 async def faulty_proxy(
-    url: str, choose: Callable[[], Fault]
+    url: str, choose: Callable[[], Failure]
 ) -> AsyncIterator[tuple[str, FaultyProxy]]:
     """The address of a proxy before the service at this one."""
     proxy = FaultyProxy(int(url.rpartition(":")[2]), choose)

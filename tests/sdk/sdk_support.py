@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 import httpx2
 
 from tenantry_sdk import AsyncTenantry, Backoff, EventFollower, Page, Pager, Secret, Tenantry
-from tenantry_sdk._sync._events import ChangeEvents
 from tests.support.app import client_of, make_app
 from tests.support.issuer import running_issuer
 from tests.support.patience import PATIENT
@@ -101,12 +100,12 @@ class Threaded:
         value = getattr(self._target, "close" if name == "aclose" else name)
         if not callable(value):
             return Threaded(value)
-        if name == "list" and not isinstance(self._target, ChangeEvents):
+        if name == "list":
             return lambda **arguments: ThreadedPager(value(**arguments))
         if name == "follow":
             return lambda **arguments: ThreadedFollower(value(**arguments))
-        if name == "with_options":
-            return lambda **arguments: Threaded(value(**arguments))
+        if name in {"with_options", "tenant"}:
+            return lambda *values, **arguments: Threaded(value(*values, **arguments))
 
         async def call(*positional: Any, **arguments: Any) -> Any:
             return await asyncio.to_thread(value, *positional, **arguments)

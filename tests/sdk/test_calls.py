@@ -275,7 +275,10 @@ async def test_checkout_orders_a_price_a_quantity_and_addons(
             await owner.billing.checkout_sessions.create(
                 plan="pro", price="price_business", quantity=10_001, addons={"storage": 2}
             )
-    assert raised.value.errors[0].location == "quantity"
+        assert raised.value.errors[0].location == "quantity"
+        with pytest.raises(errors.ValidationFailedError) as raised:
+            await owner.billing.checkout_sessions.create(plan="pro", currency="euros")
+    assert raised.value.errors[0].location == "currency"
 
 
 async def test_invalid_fields_are_named(served: Served, flavour: Flavour) -> None:
@@ -313,6 +316,40 @@ async def test_create_under_a_key_of_ones_own_is_made_once(
         with pytest.raises(errors.ConflictError) as raised:
             await owner.api_keys.create(**key)
     assert (raised.value.code, raised.value.document["id"]) == ("idempotency_replay", made.id)
+
+
+@cases(
+    "answer",
+    [
+        httpx2.Response(500),
+        httpx2.Response(201, json={}),
+        httpx2.Response(201, headers={"content-type": "application/json"}, content=b"{"),
+    ],
+    ids=["rejected", "not tenantry's", "incomplete"],
+)
+async def test_error_of_a_creation_has_its_idempotency_key(
+    flavour: Flavour, answer: httpx2.Response
+) -> None:
+    sent = list[str]()
+
+    def upstream(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request.headers["Idempotency-Key"])
+        return httpx2.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+    async with answered_by(flavour, upstream, retries=0) as client:
+        with pytest.raises(errors.TenantryError) as raised:
+            await client.projects.create(name="First")
+    assert [raised.value.idempotency_key] == sent
+
+
+async def test_error_has_no_idempotency_key_of_the_programs_http_client(flavour: Flavour) -> None:
+    headers = {"Idempotency-Key": "default"}
+    async with answered_by(
+        flavour, lambda _: httpx2.Response(500), retries=0, http_headers=headers
+    ) as client:
+        with pytest.raises(errors.ServerError) as raised:
+            await client.projects.get("prj_1")
+    assert raised.value.idempotency_key is None
 
 
 async def test_answers_are_at_hand_as_they_came(served: Served, flavour: Flavour) -> None:

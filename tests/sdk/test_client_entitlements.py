@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from tenantry_sdk import errors
-from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.sdk.faulty_proxy import Failure, faulty_proxy
 from tests.sdk.sdk_support import Flavour, Served, answered_by, serving
 from tests.support.cases import cases
 from tests.support.catalogs import catalog_file
@@ -85,7 +85,7 @@ async def test_attempts_of_one_consume_carry_one_idempotency_key(flavour: Flavou
     [
         Refused(403, "quota_exceeded", errors.QuotaExceededError),
         Refused(403, "feature_not_granted", errors.FeatureNotGrantedError),
-        Refused(404, "unknown_feature", errors.NotFoundError),
+        Refused(404, "unknown_feature", errors.UnknownFeatureError),
         Refused(429, "rate_limited", errors.RateLimitedError),
     ],
     ids=lambda refused: refused.code,
@@ -152,6 +152,8 @@ async def test_check_of_a_caller_needs_the_feature(selling: Served, flavour: Fla
         )
         with pytest.raises(errors.FeatureNotGrantedError) as raised:
             await client.auth.verify(headers, None, feature="sso")
+        with pytest.raises(errors.UnknownFeatureError):
+            await client.auth.verify(headers, None, feature="sos")
     assert principal.features == ["exports", "seats", "sso"]
     assert raised.value.status_code == 403
     assert json.loads(raised.value.content)["code"] == "feature_not_granted"
@@ -164,7 +166,7 @@ async def test_list_and_get_say_what_the_organization_has(
     async with flavour.client_of(selling, basic) as client:
         listed = [each async for each in client.entitlements.list()]
         exports = await client.entitlements.get("exports")
-        with pytest.raises(errors.NotFoundError) as raised:
+        with pytest.raises(errors.UnknownFeatureError) as raised:
             await client.entitlements.get("unknown")
     assert [(each.feature, each.granted) for each in listed] == [
         ("sso", False),
@@ -189,7 +191,7 @@ async def test_use_is_counted_until_the_quota_is_exceeded(
         with pytest.raises(errors.QuotaExceededError):
             await consume("exports", 3)
         last = await consume("exports", 2)
-        for feature, kind in (("sso", errors.ConflictError), ("x", errors.NotFoundError)):
+        for feature, kind in (("sso", errors.ConflictError), ("x", errors.UnknownFeatureError)):
             with pytest.raises(kind):
                 await consume(feature)
     assert (used.used, used.remaining, again.used) == (8, 2, 8)
@@ -198,9 +200,9 @@ async def test_use_is_counted_until_the_quota_is_exceeded(
 
 async def test_lost_answers_of_consume_count_once(selling: Served, flavour: Flavour) -> None:
     basic = await tenant_of(selling.service, "basic")
-    faults = iter([Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER, Fault.TRUNCATED])
+    failures = iter([Failure.RESET_AFTER, Failure.UNAVAILABLE_AFTER, Failure.TRUNCATED])
     async with (
-        faulty_proxy(selling.url, lambda: next(faults, Fault.NONE)) as (url, _),
+        faulty_proxy(selling.url, lambda: next(failures, Failure.NONE)) as (url, _),
         flavour.client(str(basic.owner.credential), base_url=url) as client,
     ):
         used = await client.entitlements.consume("exports", 4)

@@ -17,13 +17,13 @@ from tenantry_sdk import (
     TenantEvent,
     errors,
 )
-from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.sdk.faulty_proxy import Failure, faulty_proxy
 from tests.sdk.sdk_support import Flavour, Served, answered_by
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.cases import cases
 from tests.support.service import Organization
 
-FAULTS: Final = [fault for fault in Fault if fault is not Fault.NONE]
+FAILURES: Final = [failure for failure in Failure if failure is not Failure.NONE]
 ALL: Final = ("tenant.*", "member.*", "api_key.*", "audit.*")
 LAST: Final = "the last name"
 
@@ -62,10 +62,11 @@ async def until(events: AsyncIterator[Any], name: str) -> list[Any]:
 
 async def test_events_have_the_objects_that_were_changed(served: Served, flavour: Flavour) -> None:
     async with operator(flavour, served.url) as client:
-        start = (await client.operator.events.list(after="now")).next_cursor
+        start = (await client.operator.events.list(after="now").first_page()).next_cursor
         org = await served.service.organization()
         await org.owner.post("/api/v1/members", {"userId": "ann", "role": "member"})
-        page = await client.operator.events.list(after=start, types=ALL, org_id=org.id, limit=100)
+        wanted = client.operator.events.list(after=start, types=ALL, org_id=org.id, limit=100)
+        page = await wanted.first_page()
         tenant = await client.operator.tenants.get(org.id)
     by_class = {type(event): event for event in page.data}
     assert by_class[TenantEvent].type == "tenant.created"
@@ -88,7 +89,7 @@ async def test_an_event_of_an_unknown_kind_has_its_fields(flavour: Flavour) -> N
     }
     answer = {"data": [event], "nextCursor": "end"}
     async with answered_by(flavour, lambda _: httpx2.Response(200, json=answer)) as client:
-        [received] = (await client.operator.events.list()).data
+        [received] = (await client.operator.events.list().first_page()).data
     assert type(received) is ChangeEvent
     assert (received.data, received.extra_fields) == ({"id": "robot_1"}, {"origin": "api"})
     assert received.to_dict() == event
@@ -107,7 +108,7 @@ async def test_the_cursor_after_each_event_continues_with_the_next(
     org = await served.service.organization()
     async with operator(flavour, served.url) as client:
         wanted = {"types": ALL, "org_id": org.id}
-        whole = (await client.operator.events.list(**wanted)).data
+        whole = [event async for event in client.operator.events.list(**wanted, limit=3)]
         assert len(whole) >= 4
         cursor, seen = None, []
         for _ in whole:
@@ -125,7 +126,10 @@ async def test_pages_have_the_cursor_of_the_next_one(served: Served, flavour: Fl
     org = await served.service.organization()
     async with operator(flavour, served.url) as client:
         events = client.operator.events
-        whole = (await events.list(types=ALL, org_id=org.id)).data
+        listed = events.list(types=ALL, org_id=org.id, limit=2)
+        whole = [event async for event in listed]
+        assert [event async for event in listed] == whole
+        assert [len(page.data) async for page in listed.pages()][-1] == 0
         follower = events.follow(types=ALL, org_id=org.id, limit=2, wait=1)
         seen = []
         async for page in follower.pages():
@@ -134,13 +138,14 @@ async def test_pages_have_the_cursor_of_the_next_one(served: Served, flavour: Fl
             if not page.data:  # after a second without an event
                 break
         assert seen == whole
-        assert (await events.list(after=follower.cursor, types=ALL, org_id=org.id)).data == []
+        rest = events.list(after=follower.cursor, types=ALL, org_id=org.id)
+        assert [event async for event in rest] == []
 
 
 async def test_events_are_followed_as_they_come(served: Served, flavour: Flavour) -> None:
     org = await served.service.organization()
     async with operator(flavour, served.url) as client:
-        start = (await client.operator.events.list(after="now")).next_cursor
+        start = (await client.operator.events.list(after="now").first_page()).next_cursor
         follower = client.operator.events.follow(after=start, types=["tenant.*"], org_id=org.id)
         following = asyncio.create_task(until(follower, LAST))
         for number in range(3):
@@ -153,7 +158,7 @@ async def test_events_are_followed_as_they_come(served: Served, flavour: Flavour
 
 
 async def follow_renames(
-    served: Served, flavour: Flavour, choose: Callable[[], Fault], count: int
+    served: Served, flavour: Flavour, choose: Callable[[], Failure], count: int
 ) -> None:
     """Assert that a follower behind a faulty proxy gets each change once."""
     org = await served.service.organization()
@@ -162,7 +167,7 @@ async def follow_renames(
         faulty_proxy(served.url, choose) as (url, _),
         operator(flavour, url, attempt_timeout=0.3) as client,
     ):
-        start = (await direct.operator.events.list(after="now")).next_cursor
+        start = (await direct.operator.events.list(after="now").first_page()).next_cursor
         follower = client.operator.events.follow(
             after=start, types=["tenant.updated"], org_id=org.id, limit=3, wait=1
         )
@@ -172,26 +177,27 @@ async def follow_renames(
         await rename(org, LAST)
         async with asyncio.timeout(60):
             seen = await following
-        listed = await direct.operator.events.list(
-            after=start, types=["tenant.updated"], org_id=org.id
-        )
-    assert [event.id for event in seen] == [event.id for event in listed.data]
+        renames = direct.operator.events.list(after=start, types=["tenant.updated"], org_id=org.id)
+        listed = [event.id async for event in renames]
+    assert [event.id for event in seen] == listed
     assert len(seen) == count + 1
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-async def test_following_outlasts_a_fault(served: Served, flavour: Flavour, fault: Fault) -> None:
-    faults = iter([Fault.NONE, fault])
-    await follow_renames(served, flavour, lambda: next(faults, Fault.NONE), 8)
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.name)
+async def test_following_outlasts_a_failure(
+    served: Served, flavour: Flavour, failure: Failure
+) -> None:
+    failures = iter([Failure.NONE, failure])
+    await follow_renames(served, flavour, lambda: next(failures, Failure.NONE), 8)
 
 
 @pytest.mark.thorough
 async def test_following_outlasts_a_bad_day(served: Served, flavour: Flavour) -> None:
     chance = random.Random(45)  # noqa: S311  # the same day each time
 
-    def bad_day() -> Fault:
-        return chance.choice(FAULTS) if chance.random() < 0.4 else Fault.NONE
+    def bad_day() -> Failure:
+        return chance.choice(FAILURES) if chance.random() < 0.4 else Failure.NONE
 
     await follow_renames(served, flavour, bad_day, 30)
 
@@ -300,8 +306,8 @@ async def test_a_stopping_service_is_not_asked_without_pause(
 async def test_time_limits_count_from_the_end_of_the_wait(flavour: Flavour) -> None:
     answers = Answers(*(feed_page(number) for number in range(3)))
     async with answered_by(flavour, answers, timeout=9, attempt_timeout=3) as client:
-        await client.operator.events.list()
-        await client.operator.events.list(wait=20, attempt_timeout=5)
+        await client.operator.events.list().first_page()
+        await client.operator.events.list(wait=20, attempt_timeout=5).first_page()
         await take(client.operator.events.follow(), 1)
     limits = [request.extensions["timeout"]["read"] for request in answers.requests]
     assert limits == [3, 25, 23]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tenantry.server.problems import STATUS_OF
-from tenantry_sdk import Project, errors
+from tenantry_sdk import Project, _response, errors
 from tenantry_sdk._response import Response
 from tests.support.cases import cases
 
@@ -25,7 +25,7 @@ PROBLEM: Final = {
 
 
 def error_of(status: int, content: bytes, **headers: str) -> errors.APIError:
-    return errors.error_of(status, headers, content, None)
+    return _response.error_of(Response(status, headers, content), None)
 
 
 def test_every_code_of_the_api_has_a_class_and_a_next_step() -> None:
@@ -103,9 +103,9 @@ def test_unreadable_success_is_a_specific_error(content: bytes) -> None:
     [
         error_of(422, msgspec.json.encode(PROBLEM), **{"x-request-id": "4f2a"}),
         errors.LostKeyError("lost", "key_1"),
-        errors.UnreadableAnswerError("unreadable", "4f2a"),
+        errors.UnreadableAnswerError("unreadable", "4f2a", idempotency_key="once"),
         errors.TokenRefreshError("no token", code="invalid_grant"),
-        errors.TimedOutError("too late"),
+        errors.TimedOutError("too late", after_lost_answer=True),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -113,10 +113,18 @@ def test_unreadable_success_is_a_specific_error(content: bytes) -> None:
 def test_errors_come_back_from_other_processes(
     error: errors.TenantryError, copied: Callable[[errors.TenantryError], errors.TenantryError]
 ) -> None:
-    error.idempotency_key = "once"
     again = copied(error)
     assert (type(again), str(again)) == (type(error), str(error))
     assert {**vars(again), "errors": None} == {**vars(error), "errors": None}
+
+
+def test_error_class_of_a_program_may_leave_out_the_constructor() -> None:
+    class ProgramError(errors.TenantryError):
+        def __init__(self, reason: str) -> None:
+            self.reason = reason
+
+    error = ProgramError("sold out")
+    assert (error.request_id, error.idempotency_key, error.after_lost_answer) == (None, None, False)
 
 
 def test_record_that_is_nested_without_end_cannot_be_read() -> None:

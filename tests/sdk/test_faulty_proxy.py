@@ -11,24 +11,24 @@ import psycopg
 import pytest
 
 from tenantry_sdk import NewApiKey, errors
-from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.sdk.faulty_proxy import Failure, faulty_proxy
 from tests.sdk.sdk_support import ASYNC, SYNC, Flavour, Served
 from tests.support import figures
 from tests.support.cases import cases
 from tests.support.figures import RecordProperty
 from tests.support.service import Organization
 
-FAULTS: Final = [fault for fault in Fault if fault is not Fault.NONE]
+FAILURES: Final = [failure for failure in Failure if failure is not Failure.NONE]
 ENDS_THE_ANSWER: Final = [
-    Fault.RESET_AFTER,
-    Fault.UNAVAILABLE_AFTER,
-    Fault.TRUNCATED,
-    Fault.TRUNCATED_HEAD,
-    Fault.SILENT,
-    Fault.SLOW_HEAD,
-    Fault.SLOW_BODY,
+    Failure.RESET_AFTER,
+    Failure.UNAVAILABLE_AFTER,
+    Failure.TRUNCATED,
+    Failure.TRUNCATED_HEAD,
+    Failure.SILENT,
+    Failure.SLOW_HEAD,
+    Failure.SLOW_BODY,
 ]
-HANGS: Final = {Fault.SILENT, Fault.SLOW_HEAD, Fault.SLOW_BODY}
+HANGS: Final = {Failure.SILENT, Failure.SLOW_HEAD, Failure.SLOW_BODY}
 """Then an attempt ends only by its timeout."""
 CALLS: Final = 40
 AT_ONCE: Final = 16
@@ -50,32 +50,35 @@ async def active_keys(served: Served, organization: Organization) -> dict[str, l
         return dict(await cursor.fetchall())
 
 
-def patience(fault: Fault) -> dict[str, float]:
+def patience(failure: Failure) -> dict[str, float]:
     """How long a client waits: an attempt that has to time out is short, and there are more in case
     others do too.
     """
-    return {"timeout": 30.0, **({"attempt_timeout": 0.3, "retries": 19} if fault in HANGS else {})}
+    return {
+        "timeout": 30.0,
+        **({"attempt_timeout": 0.3, "retries": 19} if failure in HANGS else {}),
+    }
 
 
 class Once:
-    """One fault, and then none."""
+    """One failure, and then none."""
 
-    def __init__(self, fault: Fault, times: int = 1) -> None:
-        self._left = [fault] * times
+    def __init__(self, failure: Failure, times: int = 1) -> None:
+        self._left = [failure] * times
 
-    def __call__(self) -> Fault:
-        return self._left.pop() if self._left else Fault.NONE
+    def __call__(self) -> Failure:
+        return self._left.pop() if self._left else Failure.NONE
 
 
-@cases("fault", FAULTS)
+@cases("failure", FAILURES)
 async def test_key_is_made_once_whatever_becomes_of_the_first_attempt(
-    served: Served, flavour: Flavour, fault: Fault
+    served: Served, flavour: Flavour, failure: Failure
 ) -> None:
     organization = await served.service.organization()
     async with (
-        faulty_proxy(served.url, Once(fault)) as (url, _),
+        faulty_proxy(served.url, Once(failure)) as (url, _),
         flavour.client(
-            str(organization.owner.credential), base_url=url, **patience(fault)
+            str(organization.owner.credential), base_url=url, **patience(failure)
         ) as owner,
     ):
         made = await owner.api_keys.create(
@@ -87,16 +90,16 @@ async def test_key_is_made_once_whatever_becomes_of_the_first_attempt(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("fault", ENDS_THE_ANSWER)
+@pytest.mark.parametrize("failure", ENDS_THE_ANSWER)
 async def test_rotation_whose_answer_is_lost_leaves_one_key_that_is_seen(
-    served: Served, flavour: Flavour, fault: Fault
+    served: Served, flavour: Flavour, failure: Failure
 ) -> None:
     organization = await served.service.organization()
     old = await served.service.key(organization.owner, organization.id, "projects:read", name="CI")
     async with (
-        faulty_proxy(served.url, Once(fault)) as (url, _),
+        faulty_proxy(served.url, Once(failure)) as (url, _),
         flavour.client(
-            str(organization.owner.credential), base_url=url, **patience(fault)
+            str(organization.owner.credential), base_url=url, **patience(failure)
         ) as owner,
     ):
         new = await owner.api_keys.rotate(old.id)
@@ -107,21 +110,25 @@ async def test_rotation_whose_answer_is_lost_leaves_one_key_that_is_seen(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("flavour", "fault"),
-    # What the synchronous client makes of each fault is in the first test.
+    ("flavour", "failure"),
+    # What the synchronous client makes of each failure is in the first test.
     [
-        *((ASYNC, fault) for fault in ENDS_THE_ANSWER),
-        (SYNC, Fault.RESET_AFTER),
-        (SYNC, Fault.SLOW_BODY),
+        *((ASYNC, failure) for failure in ENDS_THE_ANSWER),
+        (SYNC, Failure.RESET_AFTER),
+        (SYNC, Failure.SLOW_BODY),
     ],
     ids=lambda given: given.name,
 )
 async def test_repeatedly_lost_answers_raise_a_specific_error(
-    served: Served, flavour: Flavour, fault: Fault
+    served: Served, flavour: Flavour, failure: Failure
 ) -> None:
     organization = await served.service.organization()
-    async with faulty_proxy(served.url, lambda: fault) as (url, proxy):
-        twice = {"timeout": 30.0, "attempt_timeout": 0.6 if fault in HANGS else 10.0, "retries": 1}
+    async with faulty_proxy(served.url, lambda: failure) as (url, proxy):
+        twice = {
+            "timeout": 30.0,
+            "attempt_timeout": 0.6 if failure in HANGS else 10.0,
+            "retries": 1,
+        }
         async with flavour.client(
             str(organization.owner.credential), base_url=url, **twice
         ) as owner:
@@ -141,7 +148,7 @@ async def test_lost_rotation_by_the_key_itself_names_the_remaining_steps(
         organization.owner, organization.id, accessLevel="OWNER", name="own"
     )
     async with (
-        faulty_proxy(served.url, Once(Fault.RESET_AFTER)) as (url, _),
+        faulty_proxy(served.url, Once(Failure.RESET_AFTER)) as (url, _),
         flavour.client(str(own.caller.credential), base_url=url) as client,
     ):
         with pytest.raises(errors.LostKeyError, match=own.id) as raised:
@@ -156,9 +163,9 @@ async def test_rotation_whose_healing_fails_names_the_key_that_is_left(
 ) -> None:
     organization = await served.service.organization()
     old = await served.service.key(organization.owner, organization.id, "projects:read", name="CI")
-    faults = iter([Fault.RESET_AFTER, Fault.NONE])
+    failures = iter([Failure.RESET_AFTER, Failure.NONE])
     async with (
-        faulty_proxy(served.url, lambda: next(faults, Fault.RESET_BEFORE)) as (url, _),
+        faulty_proxy(served.url, lambda: next(failures, Failure.RESET_BEFORE)) as (url, _),
         flavour.client(str(organization.owner.credential), base_url=url, retries=1) as owner,
     ):
         with pytest.raises(errors.LostKeyError) as raised:
@@ -166,20 +173,20 @@ async def test_rotation_whose_healing_fails_names_the_key_that_is_left(
     assert (await active_keys(served, organization))["CI"] == [raised.value.key_id]
 
 
-@cases("fault", [Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER, Fault.TRUNCATED_HEAD])
+@cases("failure", [Failure.RESET_AFTER, Failure.UNAVAILABLE_AFTER, Failure.TRUNCATED_HEAD])
 async def test_project_is_deleted_though_the_answer_is_lost(
-    served: Served, flavour: Flavour, fault: Fault
+    served: Served, flavour: Flavour, failure: Failure
 ) -> None:
     organization = await served.service.organization()
     project = (await organization.owner.post("/api/v1/projects", {"name": "First"})).json()
     async with (
-        faulty_proxy(served.url, Once(fault)) as (url, proxy),
+        faulty_proxy(served.url, Once(failure)) as (url, proxy),
         flavour.client(
-            str(organization.owner.credential), base_url=url, **patience(fault)
+            str(organization.owner.credential), base_url=url, **patience(failure)
         ) as owner,
     ):
         await owner.projects.delete(project["id"])
-        assert proxy.met == [fault, Fault.NONE]
+        assert proxy.met == [failure, Failure.NONE]
         assert [one async for one in owner.projects.list()] == []
 
 
@@ -187,12 +194,12 @@ async def test_change_is_not_sent_twice(served: Served, flavour: Flavour) -> Non
     organization = await served.service.organization()
     key = await served.service.key(organization.owner, organization.id, "projects:read")
     async with (
-        faulty_proxy(served.url, Once(Fault.RESET_BEFORE)) as (url, proxy),
+        faulty_proxy(served.url, Once(Failure.RESET_BEFORE)) as (url, proxy),
         flavour.client(str(organization.owner.credential), base_url=url) as owner,
     ):
         with pytest.raises(errors.ConnectionFailedError):
             await owner.api_keys.update(key.id, name="other")
-    assert proxy.met == [Fault.RESET_BEFORE]
+    assert proxy.met == [Failure.RESET_BEFORE]
 
 
 @pytest.mark.thorough
@@ -202,8 +209,8 @@ async def test_no_key_is_made_twice_on_a_bad_day(
     organization = await served.service.organization()
     chance = random.Random(20)  # noqa: S311  # the same day each time
 
-    def bad_day() -> Fault:
-        return chance.choice(FAULTS) if chance.random() < 0.4 else Fault.NONE
+    def bad_day() -> Failure:
+        return chance.choice(FAILURES) if chance.random() < 0.4 else Failure.NONE
 
     async with faulty_proxy(served.url, bad_day) as (url, proxy):
         briefly = {"attempt_timeout": 0.7, "timeout": 60.0, "retries": 5}
@@ -225,7 +232,10 @@ async def test_no_key_is_made_twice_on_a_bad_day(
             results = await asyncio.gather(*(create(number) for number in range(CALLS)))
     async with flavour.client(str(organization.owner.credential), base_url=served.url) as owner:
         wrong = await count_wrong(owner, organization, results, served)
-    ran = {"calls": len(results), "faults": sum(fault is not Fault.NONE for fault in proxy.met)}
+    ran = {
+        "calls": len(results),
+        "failures": sum(failure is not Failure.NONE for failure in proxy.met),
+    }
     figures.record(
         record_property,
         "keys made through a faulty proxy",
@@ -233,7 +243,7 @@ async def test_no_key_is_made_twice_on_a_bad_day(
         {"made twice or left unseen": wrong},
     )
     assert wrong == 0
-    assert set(proxy.met) == set(Fault)
+    assert set(proxy.met) == set(Failure)
 
 
 async def count_wrong(

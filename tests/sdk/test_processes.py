@@ -165,11 +165,33 @@ except asyncio.CancelledError:
 """
 CERTIFICATES: Final = """
 import asyncio
-import os
-from tenantry_sdk import AsyncTenantry
-client = AsyncTenantry()
-os.environ["SSL_CERT_FILE"] = "/missing"
-print(asyncio.run(client.auth.whoami()).access_level)
+import ssl
+import threading
+from tenantry_sdk import AsyncTenantry, errors
+
+loaded = []
+
+class Watched(ssl.SSLContext):
+    def load_verify_locations(self, *arguments, **options):
+        loaded.append(threading.current_thread() is threading.main_thread())
+        super().load_verify_locations(*arguments, **options)
+
+ssl.SSLContext = Watched
+
+async def main():
+    async with AsyncTenantry() as plain:
+        await plain.auth.whoami()
+    print(loaded)
+    clients = [AsyncTenantry("key", base_url="https://127.0.0.1:9", retries=0) for _ in range(3)]
+    for client in clients:
+        try:
+            await client.auth.whoami()
+        except errors.ConnectionFailedError:
+            pass
+        await client.aclose()
+    print(loaded)
+
+asyncio.run(main())
 """
 CALLING: Final = """
 import os
@@ -353,11 +375,11 @@ async def test_connections_of_loops_that_no_longer_run_are_closed(
     assert (done.code, done.out, done.err) == (0, "1\n", "")
 
 
-async def test_certificates_are_loaded_when_the_client_is_made(
+async def test_certificates_are_loaded_once_for_https_and_in_no_event_loop(
     served: Served, tmp_path: Path
 ) -> None:
     done = await run_program(CERTIFICATES, tmp_path, served)
-    assert (done.code, done.out, done.err) == (0, "OWNER\n", "")
+    assert (done.code, done.out, done.err) == (0, "[]\n[False]\n", "")
 
 
 TRIO: Final = """

@@ -179,6 +179,7 @@ def test_record_that_did_not_come_from_the_service_has_no_response() -> None:
                 "before": None,
                 "after": None,
                 "anomalies": [],
+                "reversal": None,
             },
             ("outcome",),
         ),
@@ -191,6 +192,8 @@ def test_record_that_did_not_come_from_the_service_has_no_response() -> None:
                 "action": "key.painted",
                 "actorKind": "robot",
                 "actorId": None,
+                "onBehalfOf": None,
+                "reason": None,
                 "address": None,
                 "requestId": None,
                 "targetId": "t",
@@ -232,7 +235,9 @@ def test_records_are_equal_by_their_known_fields() -> None:
 
 def test_event_keeps_the_fields_that_the_client_does_not_know() -> None:
     body = json.dumps({"id": "evt_1", "type": "x", "data": {}, "api_version": "2027-01-01"})
-    event = webhooks.verify(body, {"Provider-Signature": webhooks.sign(body, "whsec_x")}, "whsec_x")
+    event = webhooks.verify_provider_event(
+        body, {"Provider-Signature": webhooks.sign_provider_event(body, "whsec_x")}, "whsec_x"
+    )
     assert event.extra_fields == {"api_version": "2027-01-01"}
     assert event.to_dict()["api_version"] == "2027-01-01"
 
@@ -308,8 +313,10 @@ async def test_event_is_delivered_with_its_signature(served: Served, flavour: Fl
     )
     async with flavour.client(base_url=served.url) as client:
         delivered = await client.billing.events.deliver(
-            body, webhooks.sign(body, WEBHOOK_SECRET, at=NOW)
+            body, webhooks.sign_provider_event(body, WEBHOOK_SECRET, at=NOW)
         )
         with pytest.raises(errors.BadRequestError, match="Invalid signature"):
-            await client.billing.events.deliver(body, webhooks.sign(body, "whsec_another", at=NOW))
+            await client.billing.events.deliver(
+                body, webhooks.sign_provider_event(body, "whsec_another", at=NOW)
+            )
     assert delivered.content == b"OK"

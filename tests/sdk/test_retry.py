@@ -11,7 +11,7 @@ import pytest
 from tenantry_sdk import errors
 from tenantry_sdk._request import Call
 from tenantry_sdk._response import Response
-from tenantry_sdk._retry import Backoff, RetrySettings, RetryState, retry_after, wait_before
+from tenantry_sdk._retry import Backoff, Loss, RetrySettings, RetryState, retry_after, wait_before
 from tests.support.cases import cases
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -20,7 +20,7 @@ REVOKE: Final = Call("DELETE", "/api/v1/api-keys/key_1")
 CREATE: Final = Call("POST", "/api/v1/api-keys", idempotency_key="once")
 CREATE_UNSAFE: Final = Call("POST", "/api/v1/api-keys/report-leak")
 CHANGE: Final = Call("PATCH", "/api/v1/projects/proj_1")
-LOST: Final = errors.ConnectionFailedError("no answer")
+LOST: Final = Loss("no answer.")
 
 
 def answer(status: int, code: str = "some_code", **headers: str) -> Response:
@@ -203,9 +203,10 @@ def test_limit_that_is_no_number_is_a_type_error(name: str, value: object) -> No
 
 def test_timeout_error_tells_how_long_the_call_took() -> None:
     going = progress(READ, ends=30.0)
-    assert going.duration(0.0, 10.02) == "10.0 s"
+    assert going.loss_of(TimeoutError(), "x", 0.0, 10.02).reason.endswith("from x in 10.0 s.")
     going.after_loss(LOST, 10.0)
-    assert going.duration(10.5, 20.5) == "10.0 s (attempt 2 of 4, 20.5 s in all)"
+    again = going.loss_of(TimeoutError(), "x", 10.5, 20.5)
+    assert again.reason.endswith("in 10.0 s (attempt 2 of 4, 20.5 s in all).")
     with pytest.raises(
         errors.TimedOutError, match=r"^GET /api/v1/projects: timed out after 30\.1 s\.$"
     ):

@@ -4,10 +4,12 @@ import asyncio
 import itertools
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
+import httpx2
 import pytest
 
 from tenantry_sdk import (
@@ -19,7 +21,7 @@ from tenantry_sdk import (
     Token,
     errors,
 )
-from tests.sdk.sdk_support import Flavour, Served, serving
+from tests.sdk.sdk_support import Flavour, Served, answered_by, serving
 from tests.sdk.token_endpoint import CLIENT_ID, CLIENT_SECRET, TokenEndpoint, token_endpoint
 from tests.support.cases import cases
 from tests.support.postgres import PostgresServer
@@ -343,6 +345,33 @@ async def test_failure_is_shared_by_all_waiting_calls(
     assert len(endpoint.grants) == 1
 
 
+async def test_calls_that_share_a_failure_have_their_own_errors(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
+    tokens = refreshing(endpoint, refresh_token="dead")
+    keys = [f"order-{number}" for number in range(10)]
+    async with flavour.client(base_url=served.url, tokens=tokens) as client:
+        results = await asyncio.gather(
+            *(client.projects.create(name="First", idempotency_key=key) for key in keys),
+            return_exceptions=True,
+        )
+    assert [vars(result)["idempotency_key"] for result in results] == keys
+
+
+async def test_missing_token_after_a_lost_response_leaves_the_creation_to_be_repeated(
+    flavour: Flavour,
+) -> None:
+    given = iter([Token(Secret("expired"), time.time() - 1.0)])
+
+    def lose(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ReadError("lost", request=request)
+
+    async with answered_by(flavour, lose, None, tokens=lambda: next(given)) as client:
+        with pytest.raises(errors.TokenRefreshError) as raised:
+            await client.projects.create(name="First", idempotency_key="order-17")
+    assert (raised.value.idempotency_key, raised.value.after_lost_answer) == ("order-17", True)
+
+
 async def test_function_that_hangs_is_waited_for_no_longer_than_allowed(
     served: Served, flavour: Flavour
 ) -> None:
@@ -376,6 +405,15 @@ async def test_function_that_fails_is_a_token_that_was_not_got(flavour: Flavour)
         with pytest.raises(errors.TokenRefreshError, match="KeyError") as raised:
             await client.auth.whoami()
     assert "secret-of-the-vault" not in str(raised.value)
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+async def test_traceback_of_a_token_error_has_its_message_once(flavour: Flavour) -> None:
+    async with flavour.client(tokens=lambda: "") as client:
+        with pytest.raises(errors.ConfigurationError) as raised:
+            await client.auth.whoami()
+    shown = "".join(traceback.format_exception(raised.value))
+    assert shown.count(str(raised.value)) == 1
 
 
 async def test_token_may_have_a_line_break_at_its_end(

@@ -88,11 +88,12 @@ async def test_caller_of_a_request_is_known(served: Served, flavour: Flavour) ->
         "mode": "live",
         "plan": "free",
         "subscriptionStatus": "none",
-        "access": "none",
-        "effectivePlan": "free",
+        "access": {"state": "none", "plan": "free"},
         "externalId": "cus_4711",
         "features": [],
+        "featuresCut": False,
     }
+    assert principal.effective_plan == "free"
     assert principal.response.request_id is not None
     assert "ratelimit" in principal.response.headers
 
@@ -274,7 +275,8 @@ async def test_only_what_the_check_needs_is_passed_on(flavour: Flavour) -> None:
         "trace-1",
     )
     assert second.url.path == "/api/v1/auth/verify/-"
-    assert {"x-forwarded-for", "x-request-id", "x-evil", "cookie"} & second.headers.keys() == set()
+    assert second.headers["x-forwarded-for"] == "unknown"
+    assert {"x-request-id", "x-evil", "cookie"} & second.headers.keys() == set()
 
 
 async def test_header_for_keys_is_passed_on_where_it_is_named(flavour: Flavour) -> None:
@@ -294,6 +296,29 @@ async def test_header_for_keys_is_passed_on_where_it_is_named(flavour: Flavour) 
     )
     assert repeated["x-api-key"] == f"{SECRET}, {SECRET}"
     assert (both["x-api-key"], both["authorization"]) == (SECRET, "Bearer x")
+
+
+async def test_headers_of_the_client_are_not_sent_for_its_callers(flavour: Flavour) -> None:
+    upstream = Upstream(**PRINCIPAL)
+    async with answered_by(flavour, upstream, "own-key") as client:
+        copy = client.with_options(headers={"X-Team": "billing", "X-Trace": "own"})
+        await copy.auth.verify(bearer("x"), None)
+        await copy.auth.verify(bearer("x"), None, headers={"X-Trace": "7"})
+        with pytest.raises(errors.UnreadableAnswerError):
+            await copy.auth.whoami()
+    sent = [
+        [request.headers.get(name) for name in ("x-team", "x-trace")]
+        for request in upstream.requests
+    ]
+    assert sent == [[None, None], [None, "7"], ["billing", "own"]]
+
+
+async def test_string_in_place_of_headers_is_told(flavour: Flavour) -> None:
+    async with flavour.client("own-key") as client:
+        for wrong in ("Bearer svc_live_x", b"Bearer svc_live_x"):
+            with pytest.raises(TypeError, match="needs the headers of the request") as raised:
+                await client.auth.verify(wrong, None)
+            assert "svc_live_x" not in str(raised.value)
 
 
 async def test_own_header_for_keys_is_never_used_for_a_check(flavour: Flavour) -> None:
@@ -433,7 +458,7 @@ async def test_lost_connection_is_made_up_for(flavour: Flavour) -> None:
 
     async with answered_by(flavour, answer) as client:
         principal = await client.auth.verify(bearer(SECRET), "projects:read")
-    assert (principal.org_id, principal.access, principal.subscription_status) == (
+    assert (principal.org_id, principal.access.state, principal.subscription_status) == (
         "acme",
         "grace",
         "past_due",
@@ -529,7 +554,7 @@ async def test_checks_share_connections(flavour: Flavour) -> None:
             for _ in range(20):
                 await client.auth.verify(bearer(SECRET), "projects:read")
             for _ in range(20):
-                await client.with_options(timeout=5).auth.verify(
+                await client.with_options(api_key=SECRET, timeout=5).auth.verify(
                     bearer(SECRET), "projects:read", timeout=4
                 )
     assert connections == 1
@@ -557,6 +582,7 @@ async def test_feature_that_was_cut_from_the_list_is_unknown(flavour: Flavour) -
     upstream = Upstream(**PRINCIPAL, **{"X-Features": "exports,..."})
     async with answered_by(flavour, upstream) as client:
         principal = await client.auth.verify(bearer("x"), None)
+    assert (principal.features, principal.features_cut) == (["exports"], True)
     assert principal.has("exports")
     with pytest.raises(LookupError, match=r"call verify\(\.\.\., feature='sso'\)"):
         principal.has("sso")

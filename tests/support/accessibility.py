@@ -23,7 +23,7 @@ async ([part, only]) => {
 
 
 def axe() -> str:
-    """The checker's source, for `faults_of`; it is required (`tests.support.required`)."""
+    """The checker's source, for `violations_of`; it is required (`tests.support.required`)."""
     return (node_package("axe", "axe-core") / "axe.min.js").read_text()
 
 
@@ -31,10 +31,10 @@ COLOR_RULES: Final = ("color-contrast", "link-in-text-block")
 """The rules that depend on colors."""
 
 
-async def faults_of(
+async def violations_of(
     page: Page, source: str, part: str = "html", only: Sequence[str] = ()
 ) -> list[str]:
-    """Every fault of the page as it is now, or of the part with this selector, with the element
+    """Every violation in the page as it is now, or of the part with this selector, with the element
     that has it.
 
     ``only`` are the rules to apply, where not all.
@@ -42,5 +42,5 @@ async def faults_of(
     """
     if not await page.evaluate("'axe' in window"):
         await page.evaluate(source)
-    faults: Any = await page.evaluate(_RUN, [part, list(only)])
-    return [" ".join(str(fault).split()) for fault in faults]
+    violations: Any = await page.evaluate(_RUN, [part, list(only)])
+    return [" ".join(str(violation).split()) for violation in violations]

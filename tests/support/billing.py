@@ -127,7 +127,7 @@ class Provider:
         """The tenant's notifications."""
         return await rows(
             self.service.conninfo,
-            "SELECT id::text, type, recipient_id, tenant_id, channels, data, event_id, status FROM notifications "
+            "SELECT id::text, type, recipient_id, tenant_id, channels, data, cause, status FROM notifications "
             "WHERE tenant_id = %s ORDER BY created_at",
             subscriber.id,
         )
@@ -154,7 +154,7 @@ def notice(event: dict[str, Any], subscriber: Subscriber, owner: str) -> dict[st
         "tenant_id": subscriber.id,
         "channels": ["email"],
         "data": {"invoiceUrl": INVOICE_URL},
-        "event_id": event["id"],
+        "cause": event["id"],
         "status": "queued",
     }
 

@@ -5,7 +5,7 @@ oracle's.
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -45,7 +45,7 @@ _TOGETHER: Final = 100
 _EXPLAINED: Final = "ambiguous_order"
 _NOTICES: Final = "trial_ending,payment_recovered,subscription_ended,access_ended"
 _LEDGER: Final = "SELECT tenant_id, id, anomalies FROM billing_events WHERE tenant_id = ANY(%s) AND anomalies <> '{}'"
-_MAILS: Final = "SELECT tenant_id, type, event_id FROM notifications WHERE tenant_id = ANY(%s)"
+_MAILS: Final = "SELECT tenant_id, type, cause FROM notifications WHERE tenant_id = ANY(%s)"
 
 
 @dataclass
@@ -116,8 +116,6 @@ class HistoryService:
         The events of one history arrive one after the other. Those of several histories share
         transactions, by the service's own batches (`over_http`), or else in batches of `_TOGETHER`.
         """
-        if not histories:
-            return []
         await self._create([tenant for history in histories for tenant in history.tenants])
         if over_http:
             gate = asyncio.Semaphore(_AT_ONCE)
@@ -195,7 +193,7 @@ class HistoryService:
         found: defaultdict[str, list[ExpectedMail]] = defaultdict(list)
         for row in await rows(self._conninfo, _MAILS, list(ids)):
             kind = row["type"].removeprefix("billing.")
-            about = row["event_id"].split(" ", 2)[-1]
+            about = row["cause"].split(" ", 2)[-1]
             found[row["tenant_id"]].append(ExpectedMail(kind, row["tenant_id"], about))
         return found
 
@@ -305,13 +303,6 @@ def _epoch(moment: str | None) -> int | None:
     return None if moment is None else int(datetime.fromisoformat(moment).timestamp())
 
 
-def kind_of(difference: str) -> str:
-    """Return what sort of difference it is, without names and values."""
-    if "mail" in difference:
-        return difference.partition(" to ")[0]
-    return difference.partition(": ")[2].partition(" is ")[0]
-
-
 def described(outcome: Outcome) -> str:
     """Return a history and its end as text: what arrived, in that order, and what is wrong."""
     history = outcome.history
@@ -374,10 +365,8 @@ def numbered(histories: Iterable[History]) -> list[History]:
     return [renamed(history, f"n{number}") for number, history in enumerate(histories)]
 
 
-async def shrink(
-    service: HistoryService, history: History, is_wrong: Callable[[Outcome], bool]
-) -> Outcome:
-    """Return the shortest history that is still wrong: without each arrival that does not
+async def shrink(service: HistoryService, history: History) -> Outcome:
+    """Return the shortest history that is still silently wrong: without each arrival that does not
     matter.
     """
     own = history.tenants[0].id.removeprefix("org_").rsplit("_", 1)[0]
@@ -390,7 +379,7 @@ async def shrink(
             )
             for at in range(len(arrivals))
         ]
-        wrong = [outcome for outcome in await service.run(shorter) if is_wrong(outcome)]
+        wrong = [outcome for outcome in await service.run(shorter) if outcome.is_silently_wrong]
         if not wrong:
             break
         best = wrong[0]

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from tenantry.accounts.tenant_changes import TenantInput
 from tenantry.accounts.tenants import TenantService
 from tenantry.billing.customer_links import CustomerLinks
 from tenantry.billing.ingest import WebhookService
@@ -17,6 +16,7 @@ from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.tenants import TenantInput
 from tests.support.billing import add_tenants, rows
 from tests.support.patience import patient_database
 
@@ -70,8 +70,8 @@ class Scene:
 
     async def mailed(self) -> dict[str, str]:
         """The tenants whose owners are mailed of failed payments, by event."""
-        found = await rows(self.conninfo, "SELECT event_id, tenant_id FROM notifications")
-        return {each["event_id"]: each["tenant_id"] for each in found}
+        found = await rows(self.conninfo, "SELECT cause, tenant_id FROM notifications")
+        return {each["cause"]: each["tenant_id"] for each in found}
 
     async def rebuild(self, tenants: Sequence[str] | None = None, *, dry_run: bool) -> list[str]:
         """Fold ledgers again, all or those of these tenants; return the tenants whose state

@@ -5,16 +5,26 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Self
 
 import psutil
-from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    async_playwright,
+)
 
 from tests.support.required import debian_program
 
 _MARK: Final = "TENANTRY_TEST_BROWSER"
 """The variable by which processes of a browser are found, whatever process is their parent."""
+EXTENSION_WORKER: Final = "worker.js"
+"""The file of an extension's service worker."""
 _ENDING: Final = 30.0
 """Seconds for a browser to end."""
 _REPORTING: Final = 5.0
@@ -62,6 +72,31 @@ async def _running_browser() -> AsyncIterator[Browser]:
         yield browser
         with killed_unless_ended(_ENDING):
             await started.aclose()
+
+
+@asynccontextmanager
+async def browser_with_extension(folder: Path) -> AsyncIterator[tuple[BrowserContext, str]]:
+    """A browser of its own with the unpacked extension in this folder, and the extension's
+    origin. The extension has a service worker. Only a profile of its own loads extensions, and not
+    the browser without windows that playwright's ``headless`` starts.
+    """
+    async with async_playwright() as playwright:
+        with TemporaryDirectory(prefix="chromium-profile-") as profile:
+            context = await playwright.chromium.launch_persistent_context(
+                profile,
+                executable_path=debian_program("chromium"),
+                headless=False,
+                ignore_default_args=["--disable-extensions"],
+                args=["--headless=new", "--disable-gpu", f"--load-extension={folder}"],
+                env={**os.environ, _MARK: str(os.getpid()), "BREAKPAD_DUMP_LOCATION": profile},
+            )
+            try:
+                workers = context.service_workers
+                worker = workers[0] if workers else await context.wait_for_event("serviceworker")
+                yield context, worker.url.removesuffix(f"/{EXTENSION_WORKER}")
+            finally:
+                with killed_unless_ended(_ENDING):
+                    await context.close()
 
 
 @contextmanager

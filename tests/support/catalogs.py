@@ -19,6 +19,12 @@ stripe_price_id = ["price_pro", "price_pro_yearly"]
 id = "business"
 stripe_price_id = "price_business"
 """
+COUNTED_BY_BILLING_MONTH: Final = """
+[[features]]
+id = "exports"
+type = "metered"
+period = "billing_month"
+"""
 EXTRA_PROJECTS: Final = """
 [[addons]]
 id = "extra_projects"

@@ -22,13 +22,13 @@ from tenantry.domain.billing.order import is_decided
 from tenantry.domain.billing.state import BillingPolicy, BillingState, fold_key
 from tenantry.domain.billing.tenant_record import BillingRecord, record_of
 from tenantry.domain.billing.timeline import begin
-from tenantry.domain.tenants import Tenant
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry.integrations.stripe.signature import sign
 from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse, RetryPolicy
 from tenantry_devkit.local.samples import Json
 from tenantry_devkit.simulator.delivery import in_parallel
 from tenantry_sdk import BillingEvent as LedgerEntry
+from tenantry_sdk import Tenant
 
 SENDERS: Final = 8
 """Concurrent requests, for `ChaosKind.REORDER`."""

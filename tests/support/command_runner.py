@@ -20,13 +20,15 @@ from typing import IO, Any, Final
 
 from click.testing import BytesIOCopy, CliRunner
 
-from tenantry.cli import main
-from tenantry.cli.client_configuration import WaitTimes
+from tenantry_cli.client_configuration import WaitTimes
+from tenantry_cli.commands import main
 from tenantry_sdk import Backoff
 from tests.support.authorities import one_authority
 from tests.support.commands import Done
 
-QUICK: Final = WaitTimes(backoff=Backoff(first=0.002, longest=0.02, in_flight=0.02), poll=0.02)
+QUICK: Final = WaitTimes(
+    backoff=Backoff(first=0.002, longest=0.02, in_flight=0.02), poll=0.02, settling=0
+)
 """WaitTimes that must pass are short; timeouts, which must not, are those of the commands."""
 _LONGEST: Final = 60.0
 """Seconds after which a command that has not ended fails its test."""

@@ -143,6 +143,8 @@ def running_engine() -> Iterator[Engine]:
         try:
             yield engine
         finally:
+            # first the containers: as they end, Podman writes to the folder that the reset removes
+            engine.run("rm", "--all", "--force", "--time", "0")
             engine.run("system", "reset", "--force")
 
 

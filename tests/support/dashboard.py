@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, LiteralString
 from urllib.parse import urlsplit
@@ -54,9 +54,11 @@ MIA: Final = DemoUser("mia", "Mia <i>Member</i>", "mia@acme.example", ACME, "mem
 BERTA: Final = DemoUser("berta", "Berta Beta", "berta@beta.example", BETA, "owner")
 NOA: Final = DemoUser("nobody", "Noa Newcomer", "noa@x.example")
 """A user whose tokens name no organization."""
+OLGA: Final = DemoUser("olga", "Olga Operator", "olga@vendor.example")
+"""A user of the operator."""
 NELL: Final = DemoUser("nell", "Nell Noaddress", None)
 """A user of whom the identity provider verifies no address."""
-_USERS: Final = (OLIVIA, ADAM, MIA, BERTA, NOA, NELL)
+_USERS: Final = (OLIVIA, ADAM, MIA, BERTA, NOA, NELL, OLGA)
 _TENANTS: Final = ((ACME, "Acme", CUSTOMER, OLIVIA), (BETA, "Beta", "cus_beta", BERTA))
 SESSION_COOKIE: Final = "tenantry_session"
 _SECRET: Final = SessionSecret(make_settings().session_secret.reveal())
@@ -173,11 +175,27 @@ class Dashboard:
         yield
         self.server = await self._served.enter_async_context(self._serve())
 
-    async def sign_in(self, user: DemoUser = OLIVIA, agent: str = _FIREFOX) -> Person:
-        """Start a session of a user in a new browser, which has opened no page yet."""
+    async def sign_in(
+        self,
+        user: DemoUser = OLIVIA,
+        agent: str = _FIREFOX,
+        *,
+        authenticated: timedelta = timedelta(),
+    ) -> Person:
+        """Start a session of a user in a new browser, which has opened no page yet.
+
+        The identity provider has ``authenticated`` them so long ago.
+        """
         client = await self._browsers.enter_async_context(_client(self.url, {"User-Agent": agent}))
         claims, name = await self._claims_of(user)
-        token = await self._sessions.begin(claims, name, address=LOOPBACK, agent=agent, before=None)
+        token = await self._sessions.begin(
+            claims,
+            name,
+            address=LOOPBACK,
+            agent=agent,
+            before=None,
+            authenticated_at=system_clock() - authenticated,
+        )
         client.cookies.set(SESSION_COOKIE, token, LOOPBACK)
         return Person(client)
 
@@ -323,7 +341,7 @@ async def started_dashboard(
             OIDC_AUDIENCE=AUDIENCE,
             OIDC_CLIENT_ID=CLIENT_ID,
             OIDC_CLIENT_SECRET=_CLIENT_SECRET,
-            **values,
+            **{"OPERATORS": OLGA.sub, **values},
         )
 
         @asynccontextmanager

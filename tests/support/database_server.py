@@ -257,14 +257,13 @@ class ReplicatedDatabase:
         machines: Mapping[str, Machine | None],
         options: Sequence[str] = (),
         *,
-        wal: Path | None = None,
         have_names: bool = False,
     ) -> None:
         self.servers: dict[str, DatabaseServer] = {}
         for name, machine in machines.items():
             (folder / name).mkdir()
             own = (*options, f"cluster_name={name}") if have_names else options
-            self.servers[name] = DatabaseServer(folder / name, own, wal=wal, machine=machine)
+            self.servers[name] = DatabaseServer(folder / name, own, machine=machine)
         self.primary_name = next(iter(machines))
 
     @property

@@ -69,7 +69,7 @@ def stream(_request: HttpRequest) -> StreamingHttpResponse:
 
 
 def broken(_request: HttpRequest) -> HttpResponse:
-    raise LookupError("a fault of the view")
+    raise LookupError("a bug of the view")
 
 
 @method_decorator(requires("projects:read"), name="dispatch")

@@ -14,7 +14,7 @@ from typing import Final
 from tests.support.required import skip_or_fail
 
 ROOT: Final = Path(__file__).parents[2]
-_PYTHON: Final = Path(sys.prefix, "docs", "bin", "python")
+_PYTHON: Final = Path(sys.prefix, "tools", "bin", "python")
 _LINKED: Final = ("bench", "charts", "devkit", "examples", "sdk", "src", "tests")
 """Folders that pages link, and that the generator does not read."""
 
@@ -34,7 +34,7 @@ def build(folder: Path, version: str = "0.1.0") -> subprocess.CompletedProcess[s
     (`tests.support.required`).
     """
     if not _PYTHON.exists():
-        skip_or_fail("the site's generator is not installed: make .venv/.docs")
+        skip_or_fail("the site's generator is not installed: make .venv/.tools")
     command = [str(_PYTHON), "docs/make_site.py", version]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 

@@ -17,13 +17,19 @@ from tenantry.domain.billing.state import (
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.domain.billing.timeline import Folded
 from tenantry.domain.grants import GrantTerms
-from tests.support.catalogs import CATALOG
+from tenantry.domain.plans import parse_catalog
+from tests.support.catalogs import CATALOG, COUNTED_BY_BILLING_MONTH, PLANS
 
 PROFILE: Final = TenantProfile(
-    "Acme", "owner@acme.example", datetime(2026, 10, 1, tzinfo=UTC), None, suspended=False
+    "Acme", "owner@acme.example", datetime(2026, 10, 1, tzinfo=UTC), None, suspension=None
 )
 ANY: Final = BillingPolicy(catalog=CATALOG)
 EACH: Final = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.EACH)
+BY_BILLING_MONTH: Final = [
+    BillingPolicy(parse_catalog(COUNTED_BY_BILLING_MONTH + PLANS), rule)
+    for rule in SubscriptionRule
+]
+"""With a feature that is counted by the billing month."""
 
 UNPROVEN: Final = SubscriptionDetails()
 """Details of a `deleted` that does not prove the end of its subscription: it has SPEC 2.5's fields

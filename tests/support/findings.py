@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tenantry.cli.doctor import Finding, Level
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Catalog
+from tenantry.installation.findings import Finding, Level
 from tenantry.settings import Settings
 from tests.support.catalogs import CATALOG
 

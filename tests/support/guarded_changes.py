@@ -36,7 +36,7 @@ _READ_BY_CHECKS: Final = {
         "plan",
         "subscription_status",
         "access::text",
-        "suspended_at",
+        "suspension",
         "deleted_at",
         "owner_id",
         "owner_email",

@@ -61,6 +61,7 @@ _TABLES: Final = {
             "r.owner_id": _text("ownerId"),
             "r.owner_email": _text("ownerEmail"),
             "(r.suspended_at IS NOT NULL)": "(d->>'suspended')::boolean",
+            "nullif(r.suspension, '')": _text("suspensionReason"),
             "r.time_zone": _text("timeZone"),
         },
         ("r.plan", "r.access::text", "r.deleted_at"),

@@ -34,6 +34,19 @@ class OldKey(NamedTuple):
         }
 
 
+class SanctumToken(NamedTuple):
+    """A key whose table has the hash of all that is behind the first ``|``."""
+
+    secret: str
+
+    def key(self, number: int = 1) -> str:
+        return f"{number}|{self.secret}"
+
+    def member(self, algorithm: str = "sha256", **fields: object) -> dict[str, Any]:
+        digest = hashlib.new(algorithm, self.secret.encode()).hexdigest()
+        return {"digest": digest, "name": "ci", "scopes": ["projects:read"], **fields}
+
+
 def old_key(algorithm: str = "sha256") -> OldKey:
     """A new key of another system."""
     number = f"{next(_numbers)}".encode()

@@ -78,10 +78,10 @@ def install_wheels(wheels: list[Path], target: Path) -> None:
 
 
 def release_tool(name: str) -> str:
-    """Where a tool of requirements/release.txt is."""
-    found = ROOT / ".venv" / "release" / "bin" / name
+    """Where a tool of requirements/tools.txt is."""
+    found = ROOT / ".venv" / "tools" / "bin" / name
     if not found.exists():
-        skip_or_fail(f"needs {name}: `make .venv/.release`")
+        skip_or_fail(f"needs {name}: `make .venv/.tools`")
     return str(found)
 
 

@@ -27,10 +27,18 @@ from hypothesis.stateful import (
 from tenantry.accounts import tenants_store as tenants
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import ApiKeyService, NewKey
-from tenantry.auth.authentication import Authenticator
+from tenantry.auth.authentication import Authenticator, Rejected
 from tenantry.db.connection import of_tenant
 from tenantry.domain.access import NOTHING
-from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, revoked, status_at
+from tenantry.domain.api_keys import (
+    ApiKey,
+    KeyChanges,
+    KeyStatus,
+    KeyTerms,
+    Pepper,
+    revoked,
+    status_at,
+)
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import ApiKeyExpiredError, ApiKeyRevokedError, DomainError
 from tenantry.domain.owner_mails import OwnerAddress
@@ -48,6 +56,7 @@ from tests.support.figures import RecordProperty
 from tests.support.guarded_events import written_by_test
 from tests.support.patience import patient_database
 from tests.support.principals import NOW, ONLY_FREE
+from tests.support.senders import bearer
 from tests.support.service import ManualClock
 
 STEPS_OF_SEQUENCE: Final = 50
@@ -172,10 +181,11 @@ class KeysThroughTheService(RuleBasedStateMachine):
     def _principal(self, caller: Held | User) -> RequestPrincipal:
         """Who the caller is now; raises for a key that has ended."""
         if isinstance(caller, Held):
-            authentication = self.world.authenticator.authenticate(
-                f"Bearer {caller.secret}".encode(), None
-            )
-            return self.world.run(authentication).principal
+            authentication = self.world.authenticator.authenticate(bearer(caller.secret))
+            found = self.world.run(authentication)
+            if isinstance(found, Rejected):
+                raise found.error
+            return found.principal
         granted, level = role_grants(BUILT_IN_ROLES.find(caller.role), caller.narrowing)
         return RequestPrincipal(
             PrincipalKind.USER,
@@ -188,6 +198,7 @@ class KeysThroughTheService(RuleBasedStateMachine):
             "none",
             NOTHING,
             NOW + timedelta(hours=1),
+            claimed_role=caller.role,
         )
 
     def _end(self, after: int | None) -> datetime | None:
@@ -234,11 +245,13 @@ class KeysThroughTheService(RuleBasedStateMachine):
             self.world.keys.create(
                 principal,
                 BY_OPERATOR,
-                name="key",
-                scopes=() if level else scopes,
-                access_level=level,
-                mode=mode,
-                expires_at=self._end(after),
+                KeyTerms(
+                    name="key",
+                    scopes=() if level else scopes,
+                    access_level=level,
+                    mode=mode,
+                    expires_at=self._end(after),
+                ),
                 claim=None,
             )
         )
@@ -270,7 +283,10 @@ class KeysThroughTheService(RuleBasedStateMachine):
             principal = self._principal(maker)
             changed = self.world.run(
                 self.world.keys.update(
-                    principal, BY_OPERATOR, key.id, scopes=scopes, expires_at=self._end(after)
+                    principal,
+                    BY_OPERATOR,
+                    key.id,
+                    KeyChanges(scopes=scopes, expires_at=self._end(after)),
                 )
             )
         except DomainError:

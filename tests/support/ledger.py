@@ -9,13 +9,14 @@ import msgspec
 
 from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.anomalies import rejection
-from tenantry.domain.billing.batch_application import (
-    BatchApplication,
+from tenantry.domain.billing.batch import (
     BatchChanges,
     StoredEvents,
     Work,
+    new_subscriptions,
+    replay_needs,
 )
-from tenantry.domain.billing.batch_needs import new_subscriptions, replay_needs
+from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.customer_links import (
     goes_by_customer,
     proves_customer,
@@ -42,6 +43,7 @@ from tenantry.domain.billing.ledger import (
 from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, fold_key
 from tenantry.domain.billing.tenant_record import BillingRecord, record_of
 from tenantry.domain.billing.timeline import Fold, Folded
+from tenantry.domain.billing_months import SETTLED_AFTER
 from tenantry.domain.plans import FREE
 from tests.support.facts import account, granted
 
@@ -180,6 +182,7 @@ class Ledger:
                 and event.customer_id is not None
                 and event.details.pause != "void"
                 and not event.details.is_truncated
+                and self._is_settled(event)
                 and seconds[event.created] == 1
             ]
             since = max((second for second in full if second < need.second), default=-1)
@@ -190,6 +193,12 @@ class Ledger:
             for event in events
             if since <= event.created and (until is None or event.created <= until)
         ]
+
+    def _is_settled(self, event: BillingEvent) -> bool:
+        anchor = event.details.anchor
+        if anchor is None or not self._policy.catalog.has_billing_months:
+            return True
+        return event.created - anchor >= SETTLED_AFTER
 
     def _write(self, changes: BatchChanges) -> None:
         for entry in (*changes.entries, *changes.unparked):
@@ -207,7 +216,7 @@ class Ledger:
             self._tenant_of[link.customer_id] = link.tenant_id
         for change in changes.changed_accounts:
             self.account = change.account
-        self.notified += tuple(failure.event_id for failure in changes.failed_payments)
+        self.notified += tuple(str(failure.cause) for failure in changes.failed_payments)
         self._write_uses(changes)
 
     def _write_uses(self, changes: BatchChanges) -> None:

@@ -30,8 +30,7 @@ class Receiver:
     """A webhook endpoint: stores accepted events, and answers with ``statuses`` until they are used
     up, then with 200.
 
-    While ``open`` is not set, it does not answer; ``most_at_once`` is the highest number of
-    concurrent requests.
+    While ``open`` is not set, it does not answer.
     """
 
     def __init__(self) -> None:
@@ -41,9 +40,6 @@ class Receiver:
         self.text = "No."
         self.open = asyncio.Event()
         self.open.set()
-        self.most_at_once = 0
-        self._at_once = 0
-        self._arrival = asyncio.Condition()
         self._verifier = SignatureVerifier([SECRET], tolerance=300)
 
     @property
@@ -56,11 +52,6 @@ class Receiver:
         """The ids of the accepted events, in order of arrival."""
         return [event["id"] for event in self.events]
 
-    async def until_at_once(self, count: int) -> None:
-        """Wait for so many concurrent requests."""
-        async with asyncio.timeout(_TIMEOUT), self._arrival:
-            await self._arrival.wait_for(lambda: self._at_once >= count)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
         while True:
@@ -68,28 +59,17 @@ class Receiver:
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        self._at_once += 1
-        self.most_at_once = max(self.most_at_once, self._at_once)
-        async with self._arrival:
-            self._arrival.notify_all()
-        try:
-            await self.open.wait()
-            headers = dict(scope["headers"])
-            assert headers[b"provider-signature"] == headers[b"stripe-signature"]
-            assert (
-                self._verifier.check(
-                    headers[b"provider-signature"], body, system_clock().timestamp()
-                )
-                is None
-            )
-            status = self.statuses.popleft() if self.statuses else 200
-            if status == 200:
-                self.bodies.append(body)
-            text = b"OK" if status == 200 else self.text.encode()
-            await send({"type": "http.response.start", "status": status, "headers": []})
-            await send({"type": "http.response.body", "body": text})
-        finally:
-            self._at_once -= 1
+        await self.open.wait()
+        headers = dict(scope["headers"])
+        assert headers[b"provider-signature"] == headers[b"stripe-signature"]
+        now = system_clock().timestamp()
+        assert self._verifier.check(headers[b"provider-signature"], body, now) is None
+        status = self.statuses.popleft() if self.statuses else 200
+        if status == 200:
+            self.bodies.append(body)
+        text = b"OK" if status == 200 else self.text.encode()
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": text})
 
 
 class Served:

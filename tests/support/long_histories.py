@@ -5,8 +5,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from tenantry.domain.billing.events import KNOWN_TYPES
-from tenantry_devkit.local.samples import API_VERSIONS, EventSubject, Json, subscribe
+from tenantry_devkit.local.samples import EventSubject, Json, subscribe
 from tenantry_devkit.simulator import (
+    NEW_VERSION,
     ItemChange,
     PauseCollection,
     Simulator,
@@ -33,7 +34,7 @@ async def long_history(
     events: int,
     start: int,
     seed: int,
-    shape: str = "new",
+    api_version: str = NEW_VERSION,
     types: Collection[str] = KNOWN_TYPES,
     is_each: bool = False,
 ) -> list[Json]:
@@ -49,7 +50,7 @@ async def long_history(
     while (left := events - len(simulator.events(*types))) > 0:
         _act_at_random(simulator, subject, chance, left, is_each=is_each)
         await simulator.advance(seconds=1)
-    return [render_event(event, API_VERSIONS[shape]) for event in simulator.events(*types)]
+    return [render_event(event, api_version) for event in simulator.events(*types)]
 
 
 def _act_at_random(

@@ -52,9 +52,11 @@ class NodeProvider(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def node_provider(*users: str, dashboard: str = "") -> AsyncIterator[NodeProvider]:
+async def node_provider(
+    *users: str, dashboard: str = "", resource: str | None = None
+) -> AsyncIterator[NodeProvider]:
     """Run a provider that issues tokens to these users, and signs people in to the dashboard at
-    this address.
+    this address. With ``resource``, clients register themselves for it.
 
     It is required (`tests.support.required`).
     """
@@ -65,7 +67,12 @@ async def node_provider(*users: str, dashboard: str = "") -> AsyncIterator[NodeP
         "server.js",
         *users,
         cwd=_FOLDER,
-        env={**os.environ, "CLIENT_SECRET": client_secret, "DASHBOARD_URL": dashboard},
+        env={
+            **os.environ,
+            "CLIENT_SECRET": client_secret,
+            "DASHBOARD_URL": dashboard,
+            **({} if resource is None else {"PROTECTED_RESOURCE": resource}),
+        },
         stdin=PIPE,
         stdout=PIPE,
     )

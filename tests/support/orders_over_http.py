@@ -160,8 +160,8 @@ async def _record(client: httpx2.AsyncClient, org: str) -> tuple[Record, str | N
 async def _mails(conninfo: str) -> dict[str, list[str]]:
     """The events of notifications, by tenant."""
     mails = defaultdict(list)
-    for row in await rows(conninfo, "SELECT tenant_id, event_id FROM notifications"):
-        mails[row["tenant_id"]].append(row["event_id"])
+    for row in await rows(conninfo, "SELECT tenant_id, cause FROM notifications"):
+        mails[row["tenant_id"]].append(row["cause"])
     return mails
 
 

@@ -5,6 +5,7 @@ import hmac
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +14,7 @@ from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain.outbound_events import NewEvent, event_id
+from tenantry.domain.webhook_endpoints import QueuedEvents
 from tenantry.domain.webhooks import WebhookEndpoint
 from tenantry.integrations.webhook_client import WebhookClient
 from tenantry.outbound.publishing import publish
@@ -67,6 +69,18 @@ class Sending:
         events = [NewEvent("tenant.updated", "acme", now, Changed(each)) for each in range(number)]
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             await publish(connection, events, now)
+
+    async def enable(self, name: str) -> QueuedEvents:
+        """Enable an endpoint, and commit."""
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            return await self.webhooks.enable(connection, name)
+
+    async def resend(
+        self, name: str, *, event: str | None = None, since: datetime | None = None
+    ) -> QueuedEvents:
+        """Send events again, and commit."""
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            return await self.webhooks.resend(connection, name, event=event, since=since)
 
     async def events(self) -> list[str]:
         """The ids of all events, in order."""

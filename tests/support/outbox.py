@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 import psycopg
 
 from tenantry.db.connection import Connection, of_tenant
-from tenantry.domain.billing.ledger import FailedPayment
-from tenantry.notifications import mail_delivery_store as mails
+from tenantry.domain.owner_mails import PAYMENT_FAILED, NewMail, PaymentFailedData
+from tenantry.notifications.mails_store import insert_mails
 from tests.support.guarded_events import written_by_test
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -35,19 +35,17 @@ async def add_notification(
         """'{"amount_due": 1250, "currency": "eur"}')""",
         (event_id, NOW, tenant_id),
     )
-    [added] = await mails.insert_notifications(
-        connection, [FailedPayment(tenant_id, "user_1", event_id, INVOICE_URL)], NOW
-    )
-    return added
+    mail = NewMail(PAYMENT_FAILED, tenant_id, PaymentFailedData(INVOICE_URL), event_id)
+    [mail_id] = await insert_mails(connection, [mail], NOW)
+    return mail_id
 
 
-async def delivery_of(conninfo: str, notification_id: UUID) -> tuple[str, int, str | None]:
-    """A notification's status, how often it was tried, and the last error."""
+async def delivery_of(conninfo: str, mail_id: UUID) -> tuple[str, str | None]:
+    """A mail's status, and its last error."""
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         cursor = await connection.execute(
-            "SELECT status, attempts, last_error FROM notifications WHERE id = %s",
-            (notification_id,),
+            "SELECT status, last_error FROM mails WHERE id = %s", (mail_id,)
         )
         row = await cursor.fetchone()
     assert row is not None
-    return row[0], row[1], row[2]
+    return row[0], row[1]

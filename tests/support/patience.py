@@ -17,8 +17,8 @@ PATIENT: Final = Timeouts(
     statement=20.0,
     identity_provider=20.0,
     token_endpoint=20.0,
-    replay=20.0,
     metrics=0.0,
+    usage=60.0,
 )
 patient_database: Final = partial(Database, timeouts=PATIENT)
 """Makes a `Database`. A test whose subject is an unreachable database takes the class."""

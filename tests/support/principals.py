@@ -104,15 +104,19 @@ def as_json(principal: RequestPrincipal) -> dict[str, Any]:
         "issuer",
         "claimedRole",
         "metadataDocument",
+        "allowedAddresses",
+        "requestsPerMinute",
         "featureAccess",
         "gives",
         "roles",
+        "consumer",
+        "returner",
     )
     for name in hidden:
-        del shown[name]
+        shown.pop(name, None)
     return {
         **shown,
-        "access": principal.access,
+        "access": msgspec.to_builtins(principal.access),
         "effectivePlan": principal.effective_plan,
         "metadata": principal.metadata,
     }

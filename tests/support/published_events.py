@@ -8,6 +8,7 @@ from tests.support import events
 from tests.support.app import WEBHOOK_SECRET
 from tests.support.imported_keys import OldKey, import_key, old_key
 from tests.support.members import MEMBERS, add_member, join, own_path, path_of
+from tests.support.reversals import disputed, paid_invoice, refunded
 from tests.support.secrecy import Secrets
 from tests.support.service import (
     KEYS,
@@ -315,6 +316,27 @@ async def _quota_reached(service: RememberingService) -> Made:
     return Made(org, await _get(org.owner, path))
 
 
+async def _reversed(service: RememberingService, event: JsonObject, org: Organization) -> Made:
+    paid = paid_invoice(f"cus_{org.id}", charge=f"ch_{org.id}", intent=f"pi_{org.id}")
+    linked = events.completed(org=org.id, customer=f"cus_{org.id}")
+    for each in (linked, paid, event):
+        assert (await deliver(service.client, each)).status_code == 200
+    entry = await _get(org.owner, f"/api/v1/billing/events/{event['id']}")
+    return Made(org, entry["reversal"])
+
+
+async def _refunded(service: RememberingService) -> Made:
+    org = await service.organization()
+    event = refunded(refund_id=f"re_{org.id}", charge=f"ch_{org.id}", intent=None)
+    return await _reversed(service, event, org)
+
+
+async def _disputed(service: RememberingService) -> Made:
+    org = await service.organization()
+    event = disputed(dispute_id=f"dp_{org.id}", charge=f"ch_{org.id}", intent=None)
+    return await _reversed(service, event, org)
+
+
 MAKERS: Final[Mapping[EventType, Callable[[RememberingService], Awaitable[Made]]]] = {
     EventType.TENANT_CREATED: _tenant_created,
     EventType.TENANT_UPDATED: _tenant_updated,
@@ -341,5 +363,7 @@ MAKERS: Final[Mapping[EventType, Callable[[RememberingService], Awaitable[Made]]
     EventType.GRANT_SET: _grant_set,
     EventType.GRANT_ENDED: _grant_ended,
     EventType.QUOTA_REACHED: _quota_reached,
+    EventType.REFUNDED: _refunded,
+    EventType.DISPUTED: _disputed,
 }
 """What makes an event of each type by the API."""

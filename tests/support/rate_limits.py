@@ -16,7 +16,8 @@ from tenantry.db.batcher import BatchMetrics, BatchObserver
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog, parse_catalog
-from tenantry.domain.rate_limits import NEAR_DATABASE, SLOTS, ShareTerms
+from tenantry.domain.rate_limits import NEAR_DATABASE, SLOTS
+from tenantry.domain.shares import ShareTerms
 from tests.support.patience import patient_database
 from tests.support.service import Organization, Service
 

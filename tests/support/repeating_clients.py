@@ -72,8 +72,8 @@ class RepeatingClients:
                     await self._send(address, credential, first)
                 _, plain = await self._send(address, credential, _PLAIN)
             answer, calls = await self._send(address, credential, repetition)
-            for fault in _faults(address, credential, repetition, answer, calls - plain):
-                yield f"{address.method} {address.path}, {credential}, {repetition.name}: {fault}"
+            for deviation in _deviations(address, credential, repetition, answer, calls - plain):
+                yield f"{address.method} {address.path}, {credential}, {repetition.name}: {deviation}"
 
     async def _send(
         self, address: Address, credential: Credential | None, repetition: Repetition
@@ -143,7 +143,7 @@ def _concerns_anyone(address: Address, repetition: Repetition) -> bool:
     return address.credential is None or bool(repetition.body)
 
 
-def _faults(
+def _deviations(
     address: Address,
     credential: Credential | None,
     repetition: Repetition,

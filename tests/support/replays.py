@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from tenantry.billing.replay import RecentReplay, ReplayService, Selection, TenantReplay
+from tenantry.billing.replay import ReplayService, Selection, TenantReplay
 from tenantry.domain.billing.state import BillingPolicy
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
@@ -47,14 +47,6 @@ async def replay_one(provider: Provider, subscriber: Subscriber, **options: Any)
     """What a replay says of one tenant; ``options`` are those of `replay`."""
     checked = await replay(provider.service.conninfo, Selection((subscriber.id,)), **options)
     return checked[subscriber.id]
-
-
-async def check_newest(
-    provider: Provider, subscriber: Subscriber, most: int, policy: BillingPolicy = POLICY
-) -> RecentReplay:
-    """What a dry run of at most so many of the newest events says."""
-    async with replaying(provider.service.conninfo, policy) as service:
-        return await service.check_newest(subscriber.id, most)
 
 
 async def with_history(provider: Provider) -> Subscriber:

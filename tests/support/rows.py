@@ -26,13 +26,15 @@ INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, ten
 VALUES ('evt_' || {id}, ascii({id}), 'invoice.payment_failed', 1, now(), {id}, {id}, 'applied');
 INSERT INTO billing_bodies (arrival, received_at, body)
 SELECT arrival, now(), {body} FROM billing_events WHERE tenant_id = {id};
-INSERT INTO notifications (id, type, recipient_id, recipient, tenant_id, channels, data, event_id, created_at)
-VALUES (gen_random_uuid(), 'billing.payment_failed', 'user', 'a@x.example', {id}, '{{email}}', '{{}}', 'evt_' || {id},
-        now());
-INSERT INTO owner_mails (id, tenant_id, type, recipient, limit_key, data, status, created_at, due_at)
-VALUES (gen_random_uuid(), {id}, 'api_key.leaked', 'a@x.example', 'a@x.example', '{{}}', 'queued', now(), now());
+INSERT INTO mails (id, type, tenant_id, cause, recipient_id, recipient, data, status, created_at, due_at)
+VALUES (gen_random_uuid(), 'billing.payment_failed', {id}, 'evt_' || {id}, 'user', 'a@x.example', '{{}}', 'queued',
+        now(), now());
 INSERT INTO audit_events (id, org_id, at, action, actor_kind, target_id)
 VALUES ('aud_' || {id}, {id}, now(), 'tenant.created', 'operator', {id});
+INSERT INTO operator_acts (id, at, action, org_id, target_id, issuer, subject)
+VALUES ('act_' || {id}, now(), 'tenant.suspended', {id}, {id}, 'issuer', 'olga');
+INSERT INTO ledger_runs (tenant_id, id, kind, repairs, author, requested_at)
+VALUES ({id}, 'run_' || {id}, 'replay', false, '{{}}', now());
 INSERT INTO outbound_events (epoch, type, org_id, at, recorded_at, data)
 VALUES (1, 'tenant.updated', {id}, now(), now(), '{{}}');
 INSERT INTO idempotency_keys (principal, route, key, body_digest, answer, created_at)
@@ -44,8 +46,12 @@ INSERT INTO usage_hours (org_id, key_id, hour, outcome, number)
 VALUES ({id}, 'key_' || {id}, '2026-11-27 18:00Z', 'accepted', 1);
 INSERT INTO usage_days (org_id, key_id, day, outcome, number)
 VALUES ({id}, 'key_' || {id}, '2026-11-27 00:00Z', 'accepted', 1);
-INSERT INTO consumption_keys (org_id, feature, mode, key, body_digest, answer, created_at)
-VALUES ({id}, 'exports', 'live', '1', '', '{{}}', now());
+INSERT INTO rejections
+       (id, org_id, kind, principal, mode, minute, code, needed, route, status, at, request_id, counted)
+VALUES ('rejection_' || {id}, {id}, 'api_key', 'key_' || {id}, 'live', '2026-11-27 18:00Z', 'rate_limited', '', '', 429,
+        '2026-11-27 18:00Z', '1', 1);
+INSERT INTO consumption_keys (org_id, feature, mode, key, body_digest, answer, created_at, taken, period_start)
+VALUES ({id}, 'exports', 'live', '1', '', '{{}}', now(), 1, 0);
 INSERT INTO user_profiles (org_id, issuer, subject, name, seen_at)
 VALUES ({id}, 'https://id.example', 'user', 'Una User', now());
 INSERT INTO dashboard_sessions (digest, issuer, subject, claims, tenant_id, proved_at, started_at, used_at)
@@ -61,15 +67,17 @@ OWNER_OF: Final = {
     "api_keys": "org_id",
     "projects": "org_id",
     "billing_events": "tenant_id",
-    "notifications": "tenant_id",
-    "owner_mails": "tenant_id",
+    "mails": "tenant_id",
     "audit_events": "org_id",
+    "operator_acts": "org_id",
+    "ledger_runs": "tenant_id",
     "outbound_events": "org_id",
     "idempotency_keys": "split_part(principal, ':', 2)",
     "request_counts": "substr(subject, 8)",
     "usage_counters": "org_id",
     "usage_hours": "org_id",
     "usage_days": "org_id",
+    "rejections": "org_id",
     "consumption_keys": "org_id",
     "user_profiles": "org_id",
     "dashboard_sessions": "tenant_id",

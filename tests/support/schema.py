@@ -39,7 +39,8 @@ SELECT relname::text, '1 ' || concat_ws(
   FROM relations
  WHERE relkind IN ('r', 'p')
 UNION ALL
-SELECT relname, concat_ws(' ', '1 view', reloptions::text, pg_get_viewdef(oid))
+-- without the names of tables, which PostgreSQL 15 puts before the columns of a single one, too
+SELECT relname, concat_ws(' ', '1 view', reloptions::text, regexp_replace(pg_get_viewdef(oid), '[a-z_]+[.]', '', 'g'))
   FROM relations
  WHERE relkind = 'v'
 UNION ALL

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
@@ -63,11 +63,13 @@ async def serving(
     http: "type[asyncio.Protocol] | Literal['auto']" = "auto",
     keep_alive: int = 5,
     grace: int = 1,
+    proxies: Sequence[str] = (LOOPBACK,),
 ) -> AsyncIterator[uvicorn.Server]:
     """The same for an application that has to know its address, which is that of the socket, before
     it is made.
 
-    At the end what is under way has ``grace`` seconds.
+    At the end what is under way has ``grace`` seconds. ``proxies`` are those whose
+    ``X-Forwarded-For`` uvicorn trusts.
     """
     config = uvicorn.Config(
         app,
@@ -76,6 +78,8 @@ async def serving(
         log_config=None,
         timeout_graceful_shutdown=grace,
         timeout_keep_alive=keep_alive,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
     )
     server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=[listener]))

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tenantry.auth.admission import stop
 from tenantry.common.clock import lease_clock
+from tenantry.db.background import BackgroundGroup
 from tenantry.db.database import Database
 from tenantry.db.standby_lane import StandbyLane
 from tenantry.db.standbys import Standbys
 from tenantry.db.statements import Statement
-from tenantry.domain.standby_checks import CheckSource
+from tenantry.domain.standby_checks import RENEWAL_INTERVAL, CheckSource
 from tenantry.domain.telemetry import Telemetry
 
 _PATIENCE: Final = 30.0
@@ -85,9 +85,7 @@ async def lookups(
     async with Database(primary, pool_size=1) as database:
         both = Standbys(database, standbys, telemetry, clock)
         lane = both.lane(database.lane())
-        renewal = asyncio.create_task(both.run())
-        try:
+        async with BackgroundGroup() as group:
+            group.push_async_callback(both.close)
+            group.repeat("checks on standbys", both.renew, every=RENEWAL_INTERVAL)
             yield Lookups(both, lane, telemetry.sources)
-        finally:
-            await stop(renewal)
-            await both.close()

@@ -1,4 +1,4 @@
-"""The protocol of strict checks on standbys, simulated: servers, processes, and faults of both.
+"""The protocol of strict checks on standbys, simulated: servers, processes, and failures of both.
 
 The rules are the product's, the world around them is simulated: logs are lists, clocks are numbers,
 and each step takes a random time, short as a rule and sometimes very long. A `Protocol` can contain
@@ -239,7 +239,7 @@ class Simulation:
     # Faults
 
     def _fail(self) -> Steps:
-        faults = (
+        failures = (
             self._cut_off,
             self._pause_replay,
             self._kill,
@@ -247,14 +247,14 @@ class Simulation:
             self._step_clock,
             self._stand_still,
         )
-        weights = [self.random.choice((0.1, 1, 5)) for _ in faults]
+        weights = [self.random.choice((0.1, 1, 5)) for _ in failures]
         pause = self.random.choice((0.2, 1, 3))
         while True:
             yield self.random.uniform(0, pause)
-            [fault] = self.random.choices(faults, weights)
+            [failure] = self.random.choices(failures, weights)
             standby = self.random.choice(self.standbys)
-            self.note(f"{fault.__name__} {standby.name}")
-            yield from fault(standby)
+            self.note(f"{failure.__name__} {standby.name}")
+            yield from failure(standby)
 
     def _cut_off(self, standby: Server) -> Steps:
         standby.receives = False

@@ -11,19 +11,20 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantry.accounts.tenant_changes import TenantInput
 from tenantry.accounts.tenants import TenantService
+from tenantry.billing.batch_store import lock_account
 from tenantry.billing.ingest import WebhookService
-from tenantry.billing.ledger_queries import BillingExplanation, explain
-from tenantry.billing.ledger_store import lock_account
+from tenantry.billing.ledger_queries import OperatorLedger
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.explanation import BillingExplanation
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.tenant_record import BillingRecord
+from tenantry.domain.tenants import TenantInput
 from tests.support import figures
 from tests.support.orders import shuffled
 from tests.support.patience import patient_database
@@ -99,8 +100,9 @@ class Instance:
                 raise answer
 
     async def explanation(self, tenant: DeliveredTenant, now: datetime) -> BillingExplanation:
-        """What `tenantry tenants explain` gets at a moment."""
-        return await explain(self._database, self._policy, tenant.id, 100, now)
+        """What `tenantry admin explain-tenant` gets at a moment."""
+        ledger = OperatorLedger(self._database, self._policy, lambda: now)
+        return await ledger.explain(tenant.id, 100)
 
     async def record(self, tenant: DeliveredTenant) -> BillingRecord:
         """What the database says of a tenant."""

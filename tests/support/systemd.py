@@ -82,7 +82,7 @@ cat >/opt/tenantry/bin/tenantry <<'END'
 #!/opt/tenantry/bin/python
 import sys
 sys.path.insert(0, "/opt/tenantry/release")
-from tenantry.cli import main
+from tenantry_cli.commands import main
 if __name__ == "__main__":
     main()
 END

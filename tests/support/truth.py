@@ -252,11 +252,15 @@ class Stage(NamedTuple):
 
 
 @asynccontextmanager
-async def running_stage(conninfo: str, policy: BillingPolicy = ANY) -> AsyncIterator[Stage]:
-    """The service on this database, with a key to a simulated provider."""
+async def running_stage(
+    conninfo: str, policy: BillingPolicy = ANY, **values: str
+) -> AsyncIterator[Stage]:
+    """The service on this database, with a key to a simulated provider; ``values`` are further
+    settings.
+    """
     subscriptions = policy.subscriptions.value
     async with serving(ProviderAddress()) as address:
-        values = {
+        values |= {
             "PROVIDER_SECRET_KEY": SECRET_KEY,
             "PROVIDER_API_BASE": address.url,
             "SUBSCRIPTIONS": subscriptions,

@@ -19,8 +19,9 @@ DOCUMENT: Final = Path("tests/contract/openapi.json")
 PRELUDE: Final = """
 import {
     APIError, ConfigurationError, ConnectionFailedError, CursorExpiredError, EntitlementDeniedError,
-    FeatureNotGrantedError, Pager,
-    QuotaExceededError, Secret, Tenantry, TenantryError, TimedOutError, UnreadableAnswerError, webhooks,
+    FeatureNotGrantedError, NotFoundError, Pager,
+    QuotaExceededError, Secret, Tenantry, TenantryError, TimedOutError, UnknownFeatureError, UnreadableAnswerError,
+    webhooks,
 } from "@tenantry/client";
 
 const { BASE_URL: baseUrl, API_KEY: apiKey } = process.env;

@@ -33,9 +33,9 @@ class Accepted(NamedTuple):
 
 
 class State:
-    """What the service has, and how it fails next: ``faults`` are used up, one by each message.
+    """What the service has, and how it fails next: ``failures`` are used up, one by each message.
 
-    A fault is a status; ``reset`` closes the connection before the message is kept. With ``lost``
+    A failure is a status; ``reset`` closes the connection before the message is kept. With ``lost``
     and ``silent`` it is kept, and then the connection is closed, or no answer comes.
     """
 
@@ -43,7 +43,7 @@ class State:
         self.changed = Condition()
         self.accepted: list[Accepted] = []
         self.applications: set[str] = set()
-        self.faults: deque[str] = deque()
+        self.failures: deque[str] = deque()
         self.requests = 0
 
     def keep(self, message: Accepted) -> bool:
@@ -55,10 +55,10 @@ class State:
             self.changed.notify_all()
         return is_new
 
-    def next_fault(self) -> str:
+    def next_failure(self) -> str:
         with self.changed:
             self.requests += 1
-            return self.faults.popleft() if self.faults else ""
+            return self.failures.popleft() if self.failures else ""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -77,22 +77,22 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(200, found)
 
     def do_PUT(self) -> None:
-        """Set the next faults, for a test."""
+        """Set the next failures, for a test."""
         with self.state.changed:
-            self.state.faults.extend(self._body())
+            self.state.failures.extend(self._body())
         self._answer(200, {})
 
     def do_POST(self) -> None:
-        fault, body = self.state.next_fault(), self._body()
+        failure, body = self.state.next_failure(), self._body()
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
             self._answer(401, {"detail": "Invalid token"})
-        elif fault.isdigit():
-            self._answer(int(fault), {"detail": "for the test"})
-        elif fault == "reset":
+        elif failure.isdigit():
+            self._answer(int(failure), {"detail": "for the test"})
+        elif failure == "reset":
             self._hang_up()
         else:
             status, answer = self._accept(body)
-            self._finish(fault, status, answer)
+            self._finish(failure, status, answer)
 
     def _accept(self, body: Any) -> tuple[int, object]:
         if self.path == _OUTPOST_PATH:
@@ -102,10 +102,10 @@ class Handler(BaseHTTPRequestHandler):
             return 404, {"detail": "Not found"}
         return _accept_for_svix(self.state, application[1], body)
 
-    def _finish(self, fault: str, status: int, answer: object) -> None:
-        if fault == "lost":
+    def _finish(self, failure: str, status: int, answer: object) -> None:
+        if failure == "lost":
             self._hang_up()
-        elif fault == "silent":
+        elif failure == "silent":
             self.rfile.read(1)  # until the client is gone
             self.close_connection = True
         else:

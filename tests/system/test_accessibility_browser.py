@@ -19,7 +19,7 @@ from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
 from tests.integration.dashboard.keys import KEYS, NEW, create
 from tests.support import events
-from tests.support.accessibility import COLOR_RULES, axe, faults_of
+from tests.support.accessibility import COLOR_RULES, axe, violations_of
 from tests.support.app import make_settings
 from tests.support.browser import Browsers, Watched
 from tests.support.dashboard import (
@@ -32,6 +32,7 @@ from tests.support.dashboard import (
     MIA,
     NELL,
     NOA,
+    OLGA,
     OLIVIA,
     Dashboard,
     running_dashboard,
@@ -140,6 +141,8 @@ async def fill_every_page(dashboard: Dashboard, conninfo: str) -> dict[str, str]
         events.updated(event_id="evt_odd", price="price_unknown", created=events.NOW + 1)
     )
     await dashboard.deliver(events.failed(event_id="evt_failed", created=events.NOW + 2))
+    contract = {"plan": "business", "until": "2034-01-01T00:00:00Z", "reason": "Contract 2027-014"}
+    await dashboard.operate("PUT", f"/tenants/{ACME}/grants/contract", contract)
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         for name, days in (("Expired", -1), ("Ends soon", 7)):
             await connection.execute(
@@ -152,6 +155,13 @@ async def fill_every_page(dashboard: Dashboard, conninfo: str) -> dict[str, str]
                 "VALUES (%s, date_trunc('day', now(), 'UTC'), %s, %s, 12)",
                 (ACME, ids["In use"], outcome),
             )
+        await connection.execute(
+            "INSERT INTO rejections (id, org_id, kind, principal, mode, minute, code, needed, route, status, at, "
+            "request_id, address, counted) "
+            "VALUES ('rejection_1', %s, 'api_key', %s, 'live', now(), 'insufficient_scope', 'projects:write', "
+            "'/api/v1/projects', 403, now(), '5e0c4ad1c1f24b7f9a0b6f9f6d0c7a51', '203.0.113.7', 12)",
+            (ACME, ids["In use"]),
+        )
         await connection.execute(
             "INSERT INTO memberships (issuer, subject, tenant_id, role) "
             "SELECT issuer, %s, %s, 'member' FROM memberships WHERE subject = %s",
@@ -170,6 +180,16 @@ async def owners(browsers: Browsers, place: Place) -> AsyncIterator[BrowserConte
 @pytest.fixture(scope="module")
 async def members(browsers: Browsers, place: Place) -> AsyncIterator[BrowserContext]:
     context = await enter(await browsers.connected(), place.dashboard, MIA)
+    yield context
+    await context.close()
+
+
+@pytest.fixture(scope="module")
+async def operators(browsers: Browsers, place: Place) -> AsyncIterator[BrowserContext]:
+    olga = await place.dashboard.sign_in(OLGA)
+    form = await olga.open(f"/operator{NEW}")
+    await olga.send(form, name="By support", scopes="projects:read")
+    context = await enter(await browsers.connected(), place.dashboard, OLGA)
     yield context
     await context.close()
 
@@ -196,8 +216,10 @@ async def judge(page: Page, source: str, watched: Watched, part: str = "html") -
     for scheme, width in itertools.product(SCHEMES, WIDTHS):
         await page.set_viewport_size({"width": width, "height": 844})
         await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        for fault in await faults_of(page, source, part, COLOR_RULES if scheme == "dark" else ()):
-            found.setdefault(fault, []).append(f"{scheme} {width}")
+        for violation in await violations_of(
+            page, source, part, COLOR_RULES if scheme == "dark" else ()
+        ):
+            found.setdefault(violation, []).append(f"{scheme} {width}")
     assert found == {}
     assert watched.complaints == []
 
@@ -224,14 +246,18 @@ OWNERS_PAGES: Final = (
     f"{AT_ACME}/billing",
     f"{AT_ACME}/billing/invoices",
     f"{AT_ACME}/search?q=a",
+    f"{AT_ACME}/usage",
+    f"{AT_ACME}/usage?by=outcome&range=24h",
+    f"{AT_ACME}/usage?by=key&range=90d",
+    f"{AT_ACME}/usage/rejections",
+    f"{AT_ACME}/usage/rejections?code=rate_limited",
     f"{AT_ACME}/billing?awaits=pro",
     f"{AT_ACME}/events",
-    f"{AT_ACME}/events?type=invoice.payment_failed",
-    f"{AT_ACME}/events?outcome=parked",
+    f"{AT_ACME}/events?all=yes",
+    f"{AT_ACME}/events?search=nothing",
     f"{AT_ACME}/events/evt_1",
     f"{AT_ACME}/events/evt_odd",
     f"{AT_ACME}/events/evt_failed",
-    f"{AT_ACME}/events/replay",
     KEYS,
     NEW,
     f"{KEYS}?status=revoked",
@@ -281,6 +307,61 @@ async def test_an_owners_page(owners: BrowserContext, place: Place, source: str,
     await judge_address(owners, source, path.format(**place.ids))
 
 
+OF_CUSTOMER: Final = f"/operator{AT_ACME}"
+OPERATORS_PAGES: Final = (
+    f"{OF_CUSTOMER}/",
+    f"{OF_CUSTOMER}/suspend",
+    f"{OF_CUSTOMER}/resume",
+    f"{OF_CUSTOMER}/verify-owner-address",
+    f"{OF_CUSTOMER}/billing",
+    f"{OF_CUSTOMER}/billing/customers/new",
+    f"{OF_CUSTOMER}/billing/customers/cus_acme/move",
+    f"{OF_CUSTOMER}/billing/customers/cus_acme/unlink",
+    f"{OF_CUSTOMER}/billing/grants/new",
+    f"{OF_CUSTOMER}/billing/grants/contract/edit",
+    f"{OF_CUSTOMER}/billing/grants/contract/end",
+    f"{OF_CUSTOMER}/mails",
+    f"{OF_CUSTOMER}/settings/general",
+    f"/operator{AT_BETA}/",
+    f"/operator{AT_BETA}/billing",
+    f"/operator{AT_BETA}/mails",
+    "/operator",
+    "/operator?search=acme",
+    "/operator?search=nothing",
+    "/operator/acts",
+    "/operator/acts?person=nobody",
+    "/operator/confirmed",
+    f"/operator{AUDIT}",
+    f"/operator{AT_ACME}/search?q=a",
+)
+
+
+@pytest.mark.parametrize("path", OPERATORS_PAGES)
+async def test_an_operators_page(operators: BrowserContext, source: str, path: str) -> None:
+    await judge_address(operators, source, path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{OF_CUSTOMER}/suspend",
+        f"{OF_CUSTOMER}/billing/customers/new",
+        f"{OF_CUSTOMER}/billing/grants/new",
+    ],
+)
+async def test_a_rejected_form_of_an_operator(
+    operators: BrowserContext, source: str, path: str
+) -> None:
+    page = await operators.new_page()
+    watched = Watched(page)
+    await page.goto(path)
+    await page.locator("main form").evaluate(EMPTY_AND_SEND)
+    await expect(page.locator(".fault").first).to_be_visible()
+    watched.complaints = [one for one in watched.complaints if "status of 422" not in one]
+    await judge(page, source, watched)
+    await page.close()
+
+
 @pytest.mark.parametrize(
     "path", ["/", "/projects", "/events", "/events/evt_failed", "/billing", "/settings/general"]
 )
@@ -296,7 +377,12 @@ async def test_a_page_where_there_is_nothing_yet(
 
 
 @pytest.mark.parametrize(
-    ("path", "status"), [(f"{PROJECTS}/prj_none", 404), (f"{AUDIT}?actorId={'a' * 300}", 422)]
+    ("path", "status"),
+    [
+        (f"{PROJECTS}/prj_none", 404),
+        (f"{AUDIT}?actorId={'a' * 300}", 422),
+        (f"{AT_ACME}/usage?since=2020-01-01", 422),
+    ],
 )
 async def test_a_page_about_what_went_wrong(
     owners: BrowserContext, source: str, path: str, status: int
@@ -328,9 +414,25 @@ async def test_a_form_of_a_session_that_has_ended(
     await judge(page, source, watched)
     other = await context.new_page()
     await other.goto(place.dashboard.start_of(OLIVIA))
-    await page.get_by_role("button", name="Submit again").click()
-    await expect(page.get_by_role("heading", name="Submit again?")).to_be_visible()
+    await page.get_by_role("button", name="Submit", exact=True).click()
+    await expect(page.get_by_role("heading", name="Submit this form?")).to_be_visible()
     watched.complaints = [one for one in watched.complaints if "status of 403" not in one]
+    await judge(page, source, watched)
+    await context.close()
+
+
+async def test_the_confirmation_of_an_operator(browser: Browser, place: Place, source: str) -> None:
+    context = await enter(browser, place.dashboard, OLGA)
+    await judge_address(context, source, "/operator/confirmed")
+    await place.dashboard.execute("UPDATE dashboard_sessions SET authenticated_at = NULL")
+    await judge_address(context, source, "/operator/confirmed", 403)
+    page = await context.new_page()
+    watched = Watched(page)
+    await page.goto(f"/operator{PROJECTS}/new")
+    await page.get_by_label("Name").fill("By support")
+    await page.get_by_role("button", name="Create project").click()
+    await expect(page.get_by_role("heading", name="Confirm that it is you")).to_be_visible()
+    watched.complaints = [one for one in watched.complaints if "status of 401" not in one]
     await judge(page, source, watched)
     await context.close()
 
@@ -372,12 +474,12 @@ async def test_a_dialog(
     await page.close()
 
 
-async def test_the_checker_sees_faults(browser: Browser, source: str) -> None:
+async def test_the_checker_sees_violations(browser: Browser, source: str) -> None:
     page = await browser.new_page()
     await page.set_content(
         "<p style='color: #999'>Grey</p><img src='/x.png'><button>A</button><button>B</button>"
     )
-    found = {fault.partition(":")[0] for fault in await faults_of(page, source)}
+    found = {violation.partition(":")[0] for violation in await violations_of(page, source)}
     await page.close()
     assert found >= {"color-contrast", "image-alt", "document-title", "landmark-one-main"}
 
@@ -398,7 +500,7 @@ async def test_the_drawer(owners: BrowserContext, source: str) -> None:
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(AT_ACME)
     await page.get_by_role("button", name="Menu").click()
-    assert await faults_of(page, source, "#rail") == []
+    assert await violations_of(page, source, "#rail") == []
     await page.close()
 
 
@@ -425,7 +527,7 @@ async def test_what_an_entry_of_the_trail_unfolds(owners: BrowserContext, source
         f"{AT_ACME}/settings/transfer",
     ],
 )
-async def test_a_form_with_faults(
+async def test_a_form_with_invalid_fields(
     owners: BrowserContext, place: Place, source: str, path: str
 ) -> None:
     page = await owners.new_page()
@@ -570,3 +672,33 @@ async def test_the_pages_of_the_simulated_payment_provider(browser: Browser, sou
             await judge_address(context, source, path)
         await judge_address(context, source, "/c/pay/cs_none", 404)
         await context.close()
+
+
+LISTS: Final = (
+    KEYS,
+    MEMBERS,
+    f"{MEMBERS}/invitations",
+    PROJECTS,
+    AUDIT,
+    f"{AT_ACME}/usage/rejections",
+    f"{AT_ACME}/usage?by=key",
+)
+"""Those whose rows lead to what they cut. The billing history shows whole sentences."""
+ROWS: Final = "main .table tbody tr:not(.trail *), main .trail summary"
+TWO_LINES: Final = 72
+"""The height of three lines is 79."""
+
+
+@pytest.mark.parametrize("path", LISTS)
+async def test_a_row_of_a_list_has_two_lines_on_a_phone(owners: BrowserContext, path: str) -> None:
+    page = await owners.new_page()
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(path)
+    for table in await page.locator(".chart summary").all():
+        await table.click()
+    rows = await page.locator(ROWS).all()
+    assert rows
+    heights = [await row.evaluate("(row) => row.getBoundingClientRect().height") for row in rows]
+    assert max(heights) < TWO_LINES
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+    await page.close()

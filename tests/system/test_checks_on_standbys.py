@@ -18,10 +18,12 @@ from tenantry.domain.standby_checks import (
     NEARER_HOST_INTERVAL,
     CheckSource,
 )
-from tenantry.in_process.tenantry import AsgiAuthenticator, Credentials
+from tenantry.in_process.tenantry import AsgiAuthenticator
 from tests.support.app import PEPPER
 from tests.support.database_server import FAST_SETTINGS, DatabaseServer, Pair
+from tests.support.imported_keys import SanctumToken, imported
 from tests.support.postgres import as_url
+from tests.support.senders import bearer
 from tests.support.service import PROJECTS, Service, running_service
 from tests.support.standby_lookups import Lookups, MovableClock, lookups
 from tests.support.standby_pairs import NAMED, catch_up, migrated_pair
@@ -356,16 +358,36 @@ async def test_service_counts_its_checks_by_their_source(shared_pair: Pair) -> N
         assert "tenantry_check_position_age_seconds" in await scraped(service)
 
 
+async def test_first_use_of_a_partly_hashed_key_is_decided_by_the_primary(pair: Pair) -> None:
+    values = {**addresses(pair), "IMPORTED_KEY_PATTERN": r"\d+\|(?P<secret>.+)"}
+    async with running_service(pair.primary.conninfo, **values) as service:
+        org = await service.organization()
+        token = SanctumToken("x" * 40)
+        await imported(service, org.id, token.member())
+        catch_up(pair)
+        async with asyncio.timeout(30):
+            while not await counted(service, "standby"):
+                assert (await org.owner.get(PROJECTS)).status_code == 200
+        pair.standby.rows("SELECT pg_wal_replay_pause()")
+        try:
+            answers = [
+                await service.caller(token.key(number)).get(PROJECTS) for number in (1, 2, 1)
+            ]
+            assert [answer.status_code for answer in answers] == [200, 401, 200]
+        finally:
+            pair.standby.rows("SELECT pg_wal_replay_resume()")
+
+
 async def test_middleware_checks_on_a_standby(pair: Pair) -> None:
     async with running_service(pair.primary.conninfo) as service:
         org = await service.organization()
         key = await service.key(org.owner, org.id, "projects:read")
         values = {"API_KEY_PEPPER": PEPPER, **addresses(pair)}
         async with AsgiAuthenticator.from_values(values, clock=service.clock) as tenantry:
-            credentials = Credentials(f"Bearer {key.caller.credential}".encode(), None, None)
+            sender = bearer(key.caller.credential)
             async with asyncio.timeout(30):
                 while pair.standby.rows(KEY_LOOKUPS) == [(0,)]:
-                    admitted = await tenantry.authenticate(credentials)
+                    admitted = await tenantry.authenticate(sender)
                     assert admitted.principal.id == key.id
 
 

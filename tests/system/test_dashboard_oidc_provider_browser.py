@@ -60,7 +60,7 @@ class Prompt:
 
 @pytest.fixture
 async def place(conninfo: str) -> AsyncIterator[Place]:
-    """A tenant whose owner is ann."""
+    """A tenant whose owner is ann, who is an operator, too."""
     clock = Clock()
     with socket.create_server((LOOPBACK, 0)) as listener:
         url = url_of(listener)
@@ -71,6 +71,7 @@ async def place(conninfo: str) -> AsyncIterator[Place]:
                 OIDC_AUDIENCE=DASHBOARD_AUDIENCE,
                 OIDC_CLIENT_ID=DASHBOARD,
                 OIDC_CLIENT_SECRET=provider.client_secret,
+                OPERATORS="ann",
             )
             async with (
                 serving(build_app(settings, conninfo, clock), listener),
@@ -168,3 +169,30 @@ async def test_user_without_a_provider_session_signs_in_again(
         assert asked.prompts() == ["none", None]
         await enter_user(page)
         assert page.url == place.url + PROJECTS
+
+
+@pytest.mark.parametrize("script", [True, False])
+async def test_operator_confirms_in_another_tab_and_submits_the_kept_form(
+    browser: Browser, place: Place, *, script: bool
+) -> None:
+    async with visiting(browser, script=script) as (context, page):
+        await sign_in(page, place, f"/operator{PROJECTS}/new")
+        await page.get_by_label("Name").fill("By support")
+        await page.get_by_role("button", name="Create project").click()
+        heading = page.get_by_role("heading", level=1)
+        await expect(heading).to_have_text("Confirm that it is you")
+        async with context.expect_page() as opening:
+            await page.get_by_role("link", name="Sign in again").click()
+        other = await opening.value
+        await expect(other.get_by_role("heading", level=1)).to_have_text("You are confirmed")
+        await other.close()
+        submit = page.get_by_role("button", name="Submit", exact=True)
+        if script:
+            await page.evaluate("dispatchEvent(new Event('focus'))")
+            await expect(page.get_by_role("status")).to_have_text("You are signed in again.")
+        else:  # the page cannot know who has signed in
+            await submit.click()
+            await expect(heading).to_have_text("Submit this form?")
+        await submit.click()
+        await expect(heading).to_have_text("By support")
+        assert page.url.startswith(f"{place.url}/operator{PROJECTS}/")

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
+from tests.integration.dashboard.test_api_key_usage import count_requests
 from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, running_with_provider
 from tests.support.events import updated
 
@@ -96,6 +97,58 @@ async def test_menu_closes_when_the_focus_leaves(browser: Browser, dashboard: Da
             await expect(menu.get_by_text(entry)).to_be_focused()
         await page.keyboard.press("Tab")
         await expect(menu).not_to_have_attribute("open", "")
+
+
+async def test_a_chart_shows_the_numbers_of_the_bar_below_the_pointer(
+    browser: Browser, dashboard: Dashboard
+) -> None:
+    await count_requests(dashboard, "key_1", 1234, days_ago=2)
+    async with visiting(browser, dashboard, f"{AT_ACME}/usage?range=7d") as page:
+        readout = page.locator(".readout")
+        await expect(readout).to_have_text(
+            "Point at a bar, or use the arrow keys, for its numbers."
+        )
+        box = await page.locator(".bars").bounding_box()
+        assert box is not None
+        middle = box["x"] + box["width"] * 4.5 / 7
+        await page.mouse.move(middle, box["y"] + 10)
+        await expect(readout).to_contain_text(": 1,234")
+        await page.mouse.move(0, 0)
+        await expect(readout).to_contain_text("Point at a bar")
+
+
+async def test_a_chart_shows_the_parts_of_the_bar_that_are_not_zero(
+    browser: Browser, dashboard: Dashboard
+) -> None:
+    await count_requests(dashboard, "key_1", 1234, days_ago=1)
+    await count_requests(dashboard, "key_1", 5, outcome="forbidden", days_ago=1)
+    await count_requests(dashboard, "key_1", 6, outcome="rate_limited", days_ago=2)
+    async with visiting(browser, dashboard, f"{AT_ACME}/usage?range=7d") as page:
+        slider = page.get_by_role("slider", name="Day of the chart")
+        await page.get_by_role("link", name="By outcome").click()
+        await slider.focus()
+        await page.keyboard.press("ArrowLeft")
+        await expect(page.locator(".readout")).to_contain_text(
+            ": 1,239 · Accepted 1,234 · Forbidden 5"
+        )
+
+
+async def test_arrow_keys_move_along_the_bars_of_a_chart(
+    browser: Browser, dashboard: Dashboard
+) -> None:
+    await count_requests(dashboard, "key_1", 1234, days_ago=1)
+    await count_requests(dashboard, "key_1", 56, days_ago=0)
+    async with visiting(browser, dashboard, f"{AT_ACME}/usage?range=7d") as page:
+        slider = page.get_by_role("slider", name="Day of the chart")
+        readout = page.locator(".readout")
+        await page.get_by_role("link", name="By outcome").focus()
+        await page.keyboard.press("Tab")
+        await expect(slider).to_be_focused()
+        await expect(readout).to_contain_text(": 56")
+        await page.keyboard.press("ArrowLeft")
+        await expect(readout).to_contain_text(": 1,234")
+        shown = await readout.text_content()
+        await expect(slider).to_have_attribute("aria-valuetext", shown or "")
 
 
 async def test_polling_replaces_nothing_until_the_change(

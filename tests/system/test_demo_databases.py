@@ -42,6 +42,7 @@ SMTP_URL=smtp://mail.shop.example
 MAIL_FROM=shop@shop.example
 OIDC_ISSUER=https://sign-in.shop.example
 OIDC_ORG_CLAIM=company
+OPERATORS=support@shop.example
 PROVIDER_SECRET_KEY=sk_live_of_the_shop
 PROVIDER_LIVEMODE=live
 SUBSCRIPTIONS=weekly
@@ -84,8 +85,8 @@ async def test_demo_runs_beside_another_program_and_uses_nothing_of_it(
         [note] = [line for line in command.text["err"].splitlines() if "ignores" in line]
         assert note == (
             "The demo ignores DATABASE_URL and SMTP_URL of the environment and API_KEY_PEPPER, BASE_URL, "
-            "DATABASE_POOLER_URL, HOST, LOG_FORMAT, MAIL_FROM, OIDC_ISSUER, OIDC_ORG_CLAIM, PROVIDER_LIVEMODE, "
-            "PROVIDER_SECRET_KEY, SESSION_SECRET and SUBSCRIPTIONS of .env: it has its own. "
+            "DATABASE_POOLER_URL, HOST, LOG_FORMAT, MAIL_FROM, OIDC_ISSUER, OIDC_ORG_CLAIM, OPERATORS, "
+            "PROVIDER_LIVEMODE, PROVIDER_SECRET_KEY, SESSION_SECRET and SUBSCRIPTIONS of .env: it has its own. "
             f"To use a database of yours: {COMMAND} demo --database URL"
         )
         for folder in (tmp_path, below):
@@ -125,7 +126,10 @@ async def test_demo_uses_the_database_that_its_command_line_names(
     assert "hunter2" not in command.text["out"] + command.text["err"]
     assert not (tmp_path / ".tenantry" / "postgres").exists()
     with psycopg.connect(url) as connection:
-        assert connection.execute("SELECT id FROM tenants").fetchall() == [("demo",)]
+        assert connection.execute("SELECT id FROM tenants ORDER BY id").fetchall() == [
+            ("demo",),
+            ("harbor",),
+        ]
 
     without = await run("demo", folder=tmp_path, PORT=str(free_port()))
     assert (without.code, "Name it again with --database" in without.err) == (1, True), without

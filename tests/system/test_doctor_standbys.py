@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import check_database
+from tenantry.installation.findings import Finding, Level
 from tests.support.database_server import DatabaseServer, Pair
 from tests.support.findings import checked_settings, only
 from tests.support.ports import free_port

@@ -16,7 +16,7 @@ import pytest
 from markdown_it import MarkdownIt
 from playwright.async_api import Browser, Page, expect
 
-from tests.support.accessibility import axe, faults_of
+from tests.support.accessibility import axe, violations_of
 from tests.support.browser import Watched
 from tests.support.documentation_site import ROOT, build, copy_sources, serving_files
 
@@ -271,7 +271,7 @@ async def test_page_is_accessible_and_asks_only_its_own_origin(
         await page.set_viewport_size({"width": width, "height": 900})
         await page.goto(f"{address}{path}", wait_until="networkidle")
         await page.wait_for_function(COMPLETE)
-        found += [f"{width}: {fault}" for fault in await faults_of(page, axe())]
+        found += [f"{width}: {violation}" for violation in await violations_of(page, axe())]
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
     assert found == []
     assert watched.complaints == []

@@ -26,7 +26,7 @@ QUICK: Final = Backoff(first=0.05, longest=0.2)
 
 NEWER_EVENT: Final = """
 INSERT INTO outbound_events (epoch, type, org_id, at, recorded_at, data)
-SELECT epoch, 'tenant.updated', org_id, at, recorded_at, jsonb_set(data::jsonb, '{plan}', '"newer"')::json
+SELECT epoch, 'tenant.updated', org_id, at, recorded_at, jsonb_set(data::jsonb, '{access,plan}', '"newer"')::json
   FROM outbound_events
  WHERE type = 'tenant.created' AND org_id = 'acme'
 """
@@ -64,7 +64,7 @@ async def test_a_follower_outlasts_restarts_of_the_service(
 
     async with client:
         async with started() as service:
-            start = (await client.operator.events.list(after="now")).next_cursor
+            start = (await client.operator.events.list(after="now").first_page()).next_cursor
             following = asyncio.create_task(follow(start))
             await put_at(service, "a1", "a2")
             assert await service.command.end(signal.SIGTERM) == 0
@@ -75,8 +75,9 @@ async def test_a_follower_outlasts_restarts_of_the_service(
             await put_at(service, "c1", "last")
             async with asyncio.timeout(60):
                 await following
-            listed = await client.operator.events.list(after=start, types=["tenant.created"])
-    assert seen == listed.data
+            created = client.operator.events.list(after=start, types=["tenant.created"])
+            listed = [event async for event in created]
+    assert seen == listed
     assert [event.org_id for event in seen] == ["a1", "a2", "b1", "b2", "c1", "last"]
 
 
@@ -89,8 +90,8 @@ async def served(conninfo: str) -> AsyncIterator[Served]:
 
 def copying(served: Served, folder: Path) -> AbstractAsyncContextManager[Running]:
     """The guide's program."""
-    (folder / "copy_tenants.py").write_text(block_of(GUIDE, "import os\nimport sqlite3"))
-    values = {"TENANTRY_BASE_URL": served.url, "OPERATOR_TOKEN": OPERATOR_TOKEN}
+    (folder / "copy_tenants.py").write_text(block_of(GUIDE, "import sqlite3"))
+    values = {"TENANTRY_BASE_URL": served.url, "TENANTRY_OPERATOR_TOKEN": OPERATOR_TOKEN}
     return running(folder=folder, module="copy_tenants", **values)
 
 

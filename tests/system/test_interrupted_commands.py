@@ -80,7 +80,9 @@ async def test_interrupted_reconcile_is_one_json_document_and_after_a_second_ctr
     assert command.text["out"] == ""
 
 
-@pytest.mark.parametrize("words", [("events", "replay"), ("tenants", "rebuild")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [("admin", "replay-events"), ("admin", "rebuild-tenants")], ids=" ".join
+)
 async def test_replay_ends_after_the_tenants_in_flight_and_goes_on_after_them(
     operator: Operator, words: tuple[str, ...]
 ) -> None:
@@ -109,7 +111,7 @@ async def test_progress_is_shown_on_a_terminal(operator: Operator) -> None:
     home = Home(operator.folder)
     plain = {"NO_COLOR": "1"}
     shown: list[tuple[tuple[str, ...], dict[str, str], str]] = [
-        (("events", "replay"), plain, "folding tenants"),
+        (("admin", "replay-events"), plain, "folding tenants"),
         (BACKFILL, {}, "fetching events"),
         (("reconcile",), {}, "comparing tenants"),
     ]

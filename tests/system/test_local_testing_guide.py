@@ -14,7 +14,7 @@ from anyio.from_thread import start_blocking_portal
 
 from tests.e2e.test_demo import demo
 from tests.support.command_runner import invoke
-from tests.support.commands import SECRETS, running
+from tests.support.commands import running
 from tests.support.ports import free_port
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "local-testing.md"
@@ -26,12 +26,12 @@ COMMANDS = [
 RELAYS = [command for command in COMMANDS if command.startswith("tenantry listen")]
 
 
-def test_every_command_of_the_guide_works(database_url: str, place: Path) -> None:
+def test_every_command_of_the_guide_works(place: Path) -> None:
     """The demo has an event loop in a thread: the commands handle signals, so they need the main
     thread.
     """
     port = str(free_port())
-    assert len(COMMANDS) == 10
+    assert len(COMMANDS) == 8
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(demo(place, int(port))),
@@ -44,24 +44,15 @@ def test_every_command_of_the_guide_works(database_url: str, place: Path) -> Non
                 continue
             done = invoke(*shlex.split(command)[1:], folder=place, PORT=port)
             assert (done.code, done.err) == (0, ""), (command, done)
-        portal.call(relays, place, port, database_url)
+        portal.call(relay, place, port)
 
 
-async def relays(folder: Path, port: str, database_url: str) -> None:
-    """Run both commands that relay events until they are ready, and interrupt them."""
-    plain, with_child = RELAYS
-    async with running(*shlex.split(plain)[1:], folder=folder, PORT=port) as relay:
+async def relay(folder: Path, port: str) -> None:
+    """Run the command that relays events until it is ready, and interrupt it."""
+    [command] = RELAYS
+    async with running(*shlex.split(command)[1:], folder=folder, PORT=port) as relay:
         await relay.until("signing with", "err")
         # what happens from now on: the relay has looked at the list before it says so
-        assert await relay.end(signal.SIGINT) == 0
-    values = {**SECRETS, "DATABASE_URL": database_url, "PORT": str(free_port())}
-    provider = dict(
-        line.split("=", 1)
-        for line in (folder / ".tenantry" / "demo.env").read_text().splitlines()
-        if line.startswith(("PROVIDER_SECRET_KEY=", "PROVIDER_API_BASE="))
-    )
-    async with running(*shlex.split(with_child)[1:], folder=folder, **values, **provider) as relay:
-        await relay.until("tenantry is ready", "err")
         assert await relay.end(signal.SIGINT) == 0
 
 

@@ -27,6 +27,21 @@ from tests.support.service import PROJECTS, TENANTS, running_service
 GUIDE: Final = ROOT / "docs" / "how-to" / "move-keys.md"
 BETTER_AUTH: Final = ROOT / "bench" / "baselines" / "better_auth_keys"
 KEYS: Final = 20
+SANCTUM_TABLE: Final = """
+CREATE TABLE personal_access_tokens (
+    id             bigserial PRIMARY KEY,
+    tokenable_type varchar(255) NOT NULL,
+    tokenable_id   bigint NOT NULL,
+    name           text NOT NULL,
+    token          varchar(64) NOT NULL UNIQUE,
+    abilities      text,
+    last_used_at   timestamp(0) without time zone,
+    expires_at     timestamp(0) without time zone,
+    created_at     timestamp(0) without time zone,
+    updated_at     timestamp(0) without time zone
+)
+"""
+"""The table of Sanctum's migration, as Laravel makes it in PostgreSQL."""
 _BLOCK: Final = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 _SETTING: Final = re.compile(r"^([A-Z_]+)='?(.*?)'?$", re.MULTILINE)
 _LIBPQ: Final = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}
@@ -106,6 +121,38 @@ def better_auth_keys(database: str) -> tuple[str, list[str]]:
     assert made.returncode == 0, made.stderr
     keys = json.loads(made.stdout)
     return keys["orgId"], keys["secrets"]
+
+
+@pytest.mark.parametrize("prefix", ["", "acme_"])
+async def test_keys_of_laravel_sanctum(
+    conninfo: str, old_database: str, tmp_path: Path, prefix: str
+) -> None:
+    debian_program("psql", "postgresql-client")
+    secrets = sanctum_keys(old_database, prefix)
+    old = {"LARAVEL_DATABASE": as_url(old_database)}
+    await follow("From Laravel Sanctum", conninfo, tmp_path, secrets, "42", **old)
+
+
+def sanctum_keys(database: str, prefix: str) -> list[str]:
+    """Store keys as Sanctum 4 does (`HasApiTokens::createToken`), with PHP's hashes; return the
+    keys. ``prefix`` is the setting ``sanctum.token_prefix``.
+    """
+    made = subprocess.run(
+        [debian_program("php", "php-cli"), ROOT / "tests" / "support" / "sanctum_keys.php"],
+        env={"PREFIX": prefix, "NUMBER": f"{KEYS}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    keys = json.loads(made.stdout)
+    with psycopg.connect(database) as connection:
+        connection.execute(SANCTUM_TABLE)
+        connection.cursor().executemany(
+            "INSERT INTO personal_access_tokens (id, tokenable_type, tokenable_id, name, token, abilities, created_at)"
+            " VALUES (%(id)s, 'App\\Models\\Team', 42, 'ci', %(token)s, '[\"*\"]', now())",
+            keys,
+        )
+    return [key["plainTextToken"] for key in keys]
 
 
 async def test_keys_in_the_form_of_unkey(conninfo: str, tmp_path: Path) -> None:

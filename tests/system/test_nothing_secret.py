@@ -140,7 +140,7 @@ async def test_no_secret_of_a_full_run_is_left_anywhere(
     assert {
         "public.api_keys",
         "public.audit_events",
-        "public.notifications",
+        "public.mails",
         "public.procrastinate_events",
     } <= {place.removeprefix("table ") for place in secrets.places}
     assert secrets.traces() == []
@@ -280,7 +280,7 @@ async def work(
     worker: Running,
     conninfo: str,
 ) -> None:
-    """Keys, tokens, events, mails, sessions and faults, in turn."""
+    """Keys, tokens, events, mails, sessions and failures, in turn."""
     tenant = {"name": "Acme", "ownerEmail": "owner@acme.example", "stripeCustomerId": "cus_acme"}
     operator = SETTINGS["operator token"]
     assert (await run_of.call("PUT", f"{TENANTS}/{ORG}", operator, json=tenant)).status_code == 201

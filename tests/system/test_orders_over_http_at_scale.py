@@ -10,7 +10,7 @@ from tenantry.common.secret import Secret
 from tenantry.integrations.http_client import new_http_client
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint, RetryPolicy
 from tenantry_devkit.local.samples import EventSubject, customer_of
-from tenantry_devkit.local.session import ServiceReader
+from tenantry_devkit.local.service_reader import ServiceReader
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.chaos import SENDERS, ChaosKind, expected, judge, plan, send
 from tests.support.commands import SECRETS

@@ -37,7 +37,7 @@ async def make_link(dashboard: Dashboard) -> str:
     expires = datetime.now(UTC) + timedelta(days=365)
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         await connection.execute(
-            "UPDATE owner_mails SET digest = %s, expires_at = %s WHERE id = (SELECT id FROM owner_mails "
+            "UPDATE mails SET digest = %s, expires_at = %s WHERE id = (SELECT id FROM mails "
             "WHERE type = 'owner_address.confirmation' ORDER BY created_at DESC LIMIT 1)",
             (link_digest(token), expires),
         )

@@ -1,5 +1,5 @@
-"""A database that Patroni manages, as in examples/patroni, and its faults, on machines that are
-network namespaces.
+"""A database that Patroni manages, as in examples/patroni, and disturbances of it, on machines that
+are network namespaces.
 
 They are injected under load: signed events, and requests with live and with revoked keys. The load
 and the final checks are those of `bench.torture`.
@@ -19,7 +19,7 @@ from bench.torture.stored_state import read_ledger
 from tests.support import figures
 from tests.support.required import skip_or_fail
 from tests.system.machines.network import Network, network
-from tests.system.patroni.measured_fault import MeasuredFault, measure
+from tests.system.patroni.measured_disturbance import MeasuredDisturbance, measure
 from tests.system.patroni.patroni_cluster import Programs
 from tests.system.patroni.patroni_deployment import (
     MACHINES,
@@ -29,7 +29,7 @@ from tests.system.patroni.patroni_deployment import (
     Way,
     running,
 )
-from tests.system.patroni.patroni_faults import FAULTS
+from tests.system.patroni.patroni_disturbances import DISTURBANCES
 from tests.system.patroni.primary_monitor import PrimaryMonitor
 from tests.system.patroni.revocation_monitor import RevocationMonitor
 
@@ -43,8 +43,10 @@ USUAL: Final = (
 quorum. The others are injected by ``-m thorough``; each takes minutes.
 """
 NAMES: Final = [
-    fault.name if fault.name in USUAL else pytest.param(fault.name, marks=pytest.mark.thorough)
-    for fault in FAULTS
+    disturbance.name
+    if disturbance.name in USUAL
+    else pytest.param(disturbance.name, marks=pytest.mark.thorough)
+    for disturbance in DISTURBANCES
 ]
 WITHOUT_STANDBYS: Final = "switchover"
 """Injected without checks on standbys too. With standbys the same promises must hold, and more."""
@@ -70,30 +72,30 @@ def test_promises_hold_behind_haproxy(
     assert injected(WITHOUT_STANDBYS, Way.PROXY, tmp_path, record_property) == []
 
 
-@pytest.mark.parametrize("fault", NAMES)
+@pytest.mark.parametrize("disturbance", NAMES)
 def test_promises_hold_with_checks_on_standbys(
-    fault: str, tmp_path: Path, record_property: figures.RecordProperty
+    disturbance: str, tmp_path: Path, record_property: figures.RecordProperty
 ) -> None:
-    assert injected(fault, Way.STANDBYS, tmp_path, record_property) == []
+    assert injected(disturbance, Way.STANDBYS, tmp_path, record_property) == []
 
 
 @pytest.mark.parametrize(
-    ("fault", "way"),
+    ("disturbance", "way"),
     [
         pytest.param("Patroni killed", Way.HOSTS, marks=pytest.mark.thorough),
         ("Patroni paused", Way.WATCHDOG),
     ],
 )
 def test_no_event_is_lost_with_several_hosts(
-    fault: str, way: Way, tmp_path: Path, record_property: figures.RecordProperty
+    disturbance: str, way: Way, tmp_path: Path, record_property: figures.RecordProperty
 ) -> None:
-    injected(fault, way, tmp_path, record_property)
+    injected(disturbance, way, tmp_path, record_property)
 
 
 def injected(
     name: str, way: Way, folder: Path, record_property: figures.RecordProperty
 ) -> list[str]:
-    """Inject a fault under load, record its figures, and return each promise that was broken.
+    """Inject a disturbance under load, record its figures, and return each promise that was broken.
 
     Checks that nothing acknowledged is lost and no revoked key accepted.
     """
@@ -121,9 +123,9 @@ def injected(
 
 async def measure_under_load(
     name: str, way: Way, machines: Network, programs: Programs, logs: Path
-) -> tuple[MeasuredFault, list[str]]:
-    """Inject one fault, and return what happened and each promise that was broken."""
-    [fault] = [each for each in FAULTS if each.name == name]
+) -> tuple[MeasuredDisturbance, list[str]]:
+    """Inject one disturbance, and return what happened and each promise that was broken."""
+    [disturbance] = [each for each in DISTURBANCES if each.name == name]
     chance = random.Random(name)  # noqa: S311  # repeatable
     async with running(way, machines, programs, logs) as site:
         run = RevocationRun(
@@ -136,7 +138,7 @@ async def measure_under_load(
         primaries = PrimaryMonitor(site)
         revocations = RevocationMonitor(site, run.load, chance)
         async with run.loading(primaries.run(), revocations.run()):
-            await run.inject(fault)
+            await run.inject(disturbance)
         broken = [*(await run.report()).violations, *revocations.violations()]
         lost = len(run.lost_events(await read_ledger(site.conninfo)))
         if way is Way.STANDBYS and not await checks_by_standbys(site):

@@ -11,12 +11,12 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from tenantry.cli.doctor import Level
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.common.clock import Timeouts, system_clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.installation.findings import Level
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.command_runner import invoke
 from tests.support.commands import SECRETS

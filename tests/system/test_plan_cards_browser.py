@@ -71,7 +71,7 @@ async def test_plan_is_changed_through_the_portal(
     await page.get_by_role("button", name="Confirm").click()
     await page.wait_for_url(f"**{PATH}")
     await expect(page.get_by_text("Changes made at the provider")).to_be_visible()
-    await expect(page.get_by_text("99.00 EUR on")).to_be_visible()
+    await expect(page.get_by_text("€99.00 on")).to_be_visible()
     assert sim.subscriptions[subscription.id].price == "price_business"
     assert watched.complaints == []
     await page.close()

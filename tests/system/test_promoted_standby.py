@@ -12,10 +12,10 @@ import httpx2
 import psycopg
 import pytest
 
-from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.migrate import migrate
+from tenantry.installation.findings import Finding, Level
 from tests.support import events
 from tests.support.commands import SECRETS, running
 from tests.support.database_server import FAST_SETTINGS, Pair, server_folder

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from tests.support import figures
+from tests.support.app import OPERATOR_TOKEN
 from tests.support.database_link import database_link
 from tests.support.deployment import Deployment, add_owner, deployed
 from tests.support.postgres import as_url
@@ -42,6 +43,7 @@ id = "free"
 calls = {LIMIT}
 """
 CONSUME: Final = "/api/v1/entitlements/exports/consume"
+GIVE_BACK: Final = "/api/v1/entitlements/exports/consumptions"
 USED: Final = "SELECT coalesce((SELECT sum(used) FROM usage_counters), 0)"
 
 
@@ -59,7 +61,11 @@ class World(NamedTuple):
         """One server process on the database, by way of this connection string."""
         (self.folder / "plans.toml").write_text(catalog)
         address = as_url(conninfo or self.conninfo)
-        settings = {"WORKERS": "1", "TENANTRY_PLANS": "plans.toml"}
+        settings = {
+            "WORKERS": "1",
+            "TENANTRY_PLANS": "plans.toml",
+            "OPERATOR_TOKEN": OPERATOR_TOKEN,
+        }
         async with deployed(address, self.folder, credential=self.owner, **settings) as deployment:
             yield deployment
 
@@ -221,6 +227,89 @@ async def test_killed_before_the_commit_the_repeated_request_is_counted(world: W
     async with world.served() as deployment, deployment.client() as client:
         assert await world.value(USED) == 0
         assert (await consume(client, "job", 5)).json()["used"] == 5
+
+
+def giving(deployment: Deployment) -> httpx2.AsyncClient:
+    """A client of the operator, who acts for the tenant."""
+    client = deployment.client(OPERATOR_TOKEN)
+    client.headers["X-Act-As-Organization"] = "acme"
+    return client
+
+
+async def give_back(client: httpx2.AsyncClient, key: str) -> httpx2.Response:
+    return await client.delete(f"{GIVE_BACK}/{key}")
+
+
+async def test_two_processes_give_each_consumption_back_once(world: World) -> None:
+    async with (
+        world.served() as one,
+        world.served() as other,
+        giving(one) as first,
+        giving(other) as second,
+    ):
+        await consume(first, "kept", 7)
+        for number in range(20):
+            key = f"job-{number}"
+            await consume(first, key, 3)
+            later = consume(second, f"later-{number}")
+            answers = await asyncio.gather(
+                later, *(give_back(client, key) for client in (first, second) * 3)
+            )
+            assert {answer.text for answer in answers[1:]} == {answers[1].text}
+            assert (await consume(second, key, 3)).status_code == 409
+    assert await world.value(USED) == 27
+
+
+@pytest.mark.parametrize(
+    ("last", "condition", "left"),
+    [
+        (b"UPDATE consumption_keys", "SELECT true FROM pg_stat_activity WHERE {}", 10),
+        (b"COMMIT", "SELECT true FROM consumption_keys WHERE given_back IS NOT NULL", 5),
+    ],
+    ids=["before the commit", "after the commit"],
+)
+async def test_killed_process_gives_back_once(
+    world: World, last: bytes, condition: str, left: int
+) -> None:
+    updated = "state = 'idle in transaction' AND query LIKE '%UPDATE consumption_keys%'"
+    async with (
+        database_link(world.conninfo) as link,
+        world.served(link.conninfo) as deployment,
+        giving(deployment) as client,
+    ):
+        for key in ("kept", "job"):
+            await consume(client, key, 5)
+        link.hold_answers_after(last)
+        async with killed(deployment, world, condition.format(updated)):
+            await give_back(client, "job")
+    assert await world.value(USED) == left
+    async with world.served() as deployment, giving(deployment) as client:
+        for _ in range(2):
+            assert (await give_back(client, "job")).json()["used"] == 5
+    assert await world.value(USED) == 5
+
+
+async def test_database_away_before_the_commit_gives_nothing_back(world: World) -> None:
+    lock = "SELECT pg_advisory_lock(hashtextextended('usage of acme live exports', 0))"
+    waiting = "SELECT true FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    async with (
+        database_link(world.conninfo) as link,
+        world.served(link.conninfo) as deployment,
+        giving(deployment) as client,
+    ):
+        await consume(client, "job", 5)
+        async with await psycopg.AsyncConnection.connect(world.conninfo) as other:
+            await other.execute(lock)
+            request = asyncio.create_task(give_back(client, "job"))
+            await world.until(waiting)
+            await link.cut()
+            assert (await request).status_code == 503
+        await link.restore()
+        assert await world.value(USED) == 5
+        async with asyncio.timeout(30):
+            while (answer := await give_back(client, "job")).status_code == 503:
+                pass
+        assert (answer.status_code, answer.json()["used"]) == (200, 0)
 
 
 async def accepted_requests(client: httpx2.AsyncClient) -> int:

@@ -67,26 +67,38 @@ def _starts(python: str | None) -> bool:
     return subprocess.run([python, "-V"], capture_output=True, check=False).returncode == 0
 
 
-async def test_both_clients_work_on_the_oldest_python(conninfo: str, tmp_path: Path) -> None:
+async def test_clients_and_commands_work_on_the_oldest_python(
+    conninfo: str, tmp_path: Path
+) -> None:
     version, python = oldest_python()
     [wheel] = [each for each in build_wheels(tmp_path) if each.name.startswith("tenantry_sdk-")]
     uv, environment = release_tool("uv"), tmp_path / "environment"
     run([uv, "venv", "--quiet", "--python", python, str(environment)])
-    run([uv, "pip", "install", "--quiet", "--python", str(environment), str(wheel)])
+    run([uv, "pip", "install", "--quiet", "--python", str(environment), f"{wheel}[cli]"])
     (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "commands.py").write_text("from tenantry_cli import run; run()")
 
     async with serving(conninfo) as served:
         organization = await served.service.organization()
-        done = await commands.run(
-            folder=tmp_path,
-            module="program",
-            python=str(environment / "bin" / "python"),
-            TENANTRY_BASE_URL=served.url,
-            TENANTRY_API_KEY=str(organization.owner.credential),
-        )
+        values = {
+            "TENANTRY_BASE_URL": served.url,
+            "TENANTRY_API_KEY": str(organization.owner.credential),
+        }
+        done, listed = [
+            await commands.run(
+                *arguments,
+                folder=tmp_path,
+                module=module,
+                python=str(environment / "bin" / "python"),
+                **values,
+            )
+            for module, arguments in (("program", ()), ("commands", ("projects", "list")))
+        ]
 
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
         "insufficient_scope",
         f"{version} ['Asynchronous', 'Synchronous']",
     ]
+    assert (listed.code, listed.err) == (0, "")
+    assert "Asynchronous" in listed.out

@@ -30,7 +30,7 @@ def use(client: Tenantry) -> str:
     client.api_keys.update("key", scopes=("projects:read",))
     client.api_keys.create(name=client.base_url, scopes={"projects:read"})
     principal: Principal = client.auth.verify({"Authorization": "Bearer x"}, "projects:read", attempt_timeout=2)
-    state: Literal["full", "grace", "none"] = principal.access
+    state: Literal["full", "grace", "none"] = principal.access.state
     request_id: str | None = made.response.request_id
     return f"{made.secret.reveal()} {ends} {mode} {projects[0].to_dict()} {page.data[0].name} {state} {request_id}"
 
@@ -71,7 +71,8 @@ def check(folder: Path, name: str, source: str) -> subprocess.CompletedProcess[s
     """What pyright says of a program."""
     (folder / name).write_text(source)
     settings = {
-        "include": [name, os.path.relpath(SDK / "src", folder)],
+        # The command line beside it is a program: nobody writes code against its types.
+        "include": [name, os.path.relpath(SDK / "src" / "tenantry_sdk", folder)],
         "extraPaths": [str(SDK / "src")],
         "pythonVersion": "3.10",
         "typeCheckingMode": "strict",

@@ -13,7 +13,7 @@ import uvloop
 
 from bench.torture.revocation import RevocationRun
 from tests.support.required import debian_program, skip_or_fail
-from tests.system.machines.host_faults import FAULTS
+from tests.system.machines.host_disturbances import DISTURBANCES
 from tests.system.machines.host_monitor import HostMonitor
 from tests.system.machines.multi_host import MACHINES, running_machines
 from tests.system.machines.network import Network, network
@@ -33,12 +33,12 @@ def test_promises_hold_while_hosts_are_isolated_killed_and_paused(tmp_path: Path
 
 
 async def broken_promises(machines: Network, logs: Path) -> list[str]:
-    """Inject every fault under load, and return each promise that was broken."""
+    """Inject every disturbance under load, and return each promise that was broken."""
     chance = random.Random(SEED)  # noqa: S311  # repeatable
     async with running_machines(machines, logs) as site:
         run = RevocationRun(site, chance)
         monitor = HostMonitor(site, run, chance)
         async with run.loading(monitor.run()):
-            for fault in FAULTS:
-                await run.inject(fault)
+            for disturbance in DISTURBANCES:
+                await run.inject(disturbance)
         return [*(await run.report()).violations, *monitor.violations()]

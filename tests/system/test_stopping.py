@@ -189,7 +189,7 @@ async def test_job_under_way_is_finished(
         assert server.hold is not None
         server.hold.set()
         assert await process.wait() == 0
-    assert await delivery_of(conninfo, notification) == ("sent", 1, None)
+    assert await delivery_of(conninfo, notification) == ("sent", None)
     assert "Traceback" not in process.text["err"]
 
 

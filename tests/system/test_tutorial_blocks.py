@@ -22,6 +22,8 @@ PAGES: Final = (
     "tutorials/first-ten-minutes",
     "tutorials/protect-fastapi",
     "tutorials/sell-a-plan",
+    "tutorials/sign-customers-up",
+    "tutorials/you-already-have-stripe-customers",
     pytest.param("tutorials/protect-django", marks=pytest.mark.thorough),
     pytest.param("tutorials/protect-flask", marks=pytest.mark.thorough),
 )
@@ -111,9 +113,8 @@ async def test_each_block_does_what_its_page_says_beside_the_demo(
             )
         )
         values = {"KEY": kept["TENANTRY_DEMO_LIVE_KEY"], "OPERATOR_TOKEN": kept["OPERATOR_TOKEN"]}
-        async with reader(
-            place, tmp_path, BASE_URL=f"http://127.0.0.1:{port}", **values
-        ) as following:
+        address = f"http://127.0.0.1:{port}"
+        async with reader(place, tmp_path, TENANTRY_BASE_URL=address, **values) as following:
             await following.follow(DOCS / f"{page}.md")
 
 

@@ -44,9 +44,9 @@ class WebhookService(NamedTuple):
         """How many messages it was sent, failed ones and copies included."""
         return int((await self.client.get("/accepted/0")).json()["requests"])
 
-    async def fail(self, *faults: str) -> None:
-        """Let the next messages meet these faults, and those after them none."""
-        await self.client.put("/faults", json=faults)
+    async def fail(self, *failures: str) -> None:
+        """Let the next messages meet these failures, and those after them none."""
+        await self.client.put("/failures", json=failures)
 
 
 class Forwarding(NamedTuple):
@@ -102,7 +102,7 @@ async def forwarding(
         if block.kind is Kind.FILE:
             (tmp_path / block.name).write_text(block.text, "utf-8")
     values = dict(zip(VARIABLES[request.param], (behind.url, TOKEN), strict=True))
-    values |= {"TENANTRY_BASE_URL": tenantry.url, "OPERATOR_TOKEN": OPERATOR_TOKEN}
+    values |= {"TENANTRY_BASE_URL": tenantry.url, "TENANTRY_OPERATOR_TOKEN": OPERATOR_TOKEN}
     org = await tenantry.service.organization()
     return Forwarding(request.param, tmp_path, values, behind, org)
 
@@ -134,13 +134,13 @@ async def test_events_from_the_first_start_on_become_messages_of_their_tenant(
 
 
 async def test_each_event_is_sent_until_the_service_has_it(begun: Forwarding) -> None:
-    faults = ("503", "429", "reset", "lost")
-    await begun.behind.fail(*(fault for each in faults for fault in (each, "")))
+    failures = ("503", "429", "reset", "lost")
+    await begun.behind.fail(*(failure for each in failures for failure in (each, "")))
     async with begun.program():
-        keys = await begun.create_keys(len(faults) + 1)
+        keys = await begun.create_keys(len(failures) + 1)
         messages = await begun.behind.accepted(len(keys))
     assert keys_of(messages) == keys
-    assert await begun.behind.requests() >= len(keys) + len(faults)
+    assert await begun.behind.requests() >= len(keys) + len(failures)
 
 
 async def test_an_event_is_one_message_if_the_program_is_killed_before_it_stores_its_cursor(

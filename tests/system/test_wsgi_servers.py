@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
+import httpx2
 import psutil
 import pytest
 
@@ -44,7 +45,7 @@ from tenantry.wsgi import WsgiAuthenticator, TenantryWsgiMiddleware, principal_o
 def application(environ, start_response):
     path = environ["PATH_INFO"]
     if path == "/broken":
-        raise LookupError("a fault of the application")
+        raise LookupError("a bug of the application")
     start_response("200 OK", [("Content-Type", "application/json")])
     if path == "/stream":
         return iter([b"a" * 70_000, b"b" * 70_000])
@@ -175,7 +176,7 @@ async def test_exceptions_of_the_application_reach_the_server(
 ) -> None:
     async with server.client(deployment.credential) as client:
         assert (await client.get("/broken")).status_code == 500
-        await server.command.until("LookupError: a fault of the application", "err")
+        await server.command.until("LookupError: a bug of the application", "err")
         assert (await client.get("/")).status_code == 200
 
 
@@ -257,3 +258,39 @@ async def test_parent_and_child_both_authenticate_after_a_fork(
     assert [line.split()[0] for line in done.out.splitlines()] == ["child", "parent"] * 2
     assert len({line.split()[1] for line in done.out.splitlines()}) == 1
     assert done.err.split("\n") == ["200 OK"] * 5 + [""]
+
+
+@pytest.mark.parametrize(
+    ("bound", "forwarded", "status"),
+    [
+        ("127.0.0.1:{port}", "192.0.2.7", 200),
+        ("127.0.0.1:{port}", "203.0.113.9", 403),
+        ("127.0.0.1:{port}", "192.0.2.7, 203.0.113.9", 403),
+        ("127.0.0.1:{port}", "unknown", 403),
+        ("127.0.0.1:{port}", None, 403),
+        ("unix:{socket}", "192.0.2.7", 403),
+        ("unix:{socket}", None, 403),
+    ],
+)
+async def test_key_with_allowed_addresses_behind_gunicorn(
+    deployment: Deployment,
+    conninfo: str,
+    tmp_path: Path,
+    bound: str,
+    forwarded: str | None,
+    status: int,
+) -> None:
+    body = {"orgId": "acme", "name": "k", "scopes": ["a:b"], "allowedAddresses": ["192.0.2.0/24"]}
+    async with deployment.client() as owner:
+        secret = (await owner.post("/api/v1/api-keys", json=body)).json()["secret"]
+    path = tmp_path / "s"
+    line = f"gunicorn --workers 1 --bind {bound.replace('{socket}', str(path))} served:app"
+    headers = {"Authorization": f"Bearer {secret}"}
+    headers |= {"X-Forwarded-For": forwarded} if forwarded else {}
+    values = {"TENANTRY_PLANS": catalog_file(UNLIMITED), "TRUSTED_PROXIES": "127.0.0.1"}
+    async with serving_wsgi(line, as_url(conninfo), tmp_path, APP, **values) as server:
+        transport = httpx2.AsyncHTTPTransport(uds=str(path) if "unix" in bound else None)
+        address = f"http://127.0.0.1:{server.port}"
+        async with httpx2.AsyncClient(transport=transport, base_url=address) as client:
+            answer = await client.get("/", headers=headers)
+    assert answer.status_code == status

@@ -75,7 +75,7 @@ def test_access_by_status(
     ("plan", "status", "phase"),
     [
         ("free", "none", NOTHING),
-        ("pro", "none", AccessPhase("full", "pro", "The operator chose the plan.")),
+        ("pro", "none", AccessPhase("full", "pro", "The plan needs no subscription.")),
         ("pro", "active", AccessPhase("full", "pro", "The subscription is active.")),
         ("free", "active", AccessPhase("full", "free", "The subscription is active.")),
         ("pro", "past_due", AccessPhase("grace", "pro", "The subscription is past due.")),
@@ -218,7 +218,7 @@ def test_an_ending_says_what_ends_and_whether_the_plan_does() -> None:
         (
             AccessPhase("full", "pro", "", limits=(("projects", 50),)),
             "pro",
-            "The plan Pro with the operator's grants allows 50 projects.",
+            "The plan Pro with your contract allows 50 projects.",
         ),
     ],
 )

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tenantry.asgi.middleware import path_of
 from tenantry.in_process.access_rules import entries_for, scope_rule
+from tenantry.in_process.application_request import asgi_request
 from tenantry.in_process.tenantry import client_address
 from tests.support.cases import cases
 
@@ -101,7 +101,7 @@ def test_invalid_table_is_rejected(scopes: dict[tuple[str, str], str | None]) ->
     ],
 )
 def test_paths_are_those_below_the_mount(path: str, root: str, below: str) -> None:
-    assert path_of({"path": path, "root_path": root}) == below
+    assert asgi_request({"path": path, "root_path": root}).path == below
 
 
 @cases("text", [None, "", "203.0.113.9\0", "x" * 65, "203.0.113.9\n"])

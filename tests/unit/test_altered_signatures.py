@@ -21,7 +21,7 @@ def service_accepts(header: str) -> bool:
 
 def sdk_accepts(header: str) -> bool:
     try:
-        webhooks.verify(BODY, {webhooks.HEADER: header}, SECRET, now=NOW)
+        webhooks.verify_provider_event(BODY, {webhooks.PROVIDER_HEADER: header}, SECRET, now=NOW)
     except webhooks.SignatureError:
         return False
     return True

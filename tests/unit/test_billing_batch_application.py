@@ -9,13 +9,15 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing.anomalies import anomalies, rejection
-from tenantry.domain.billing.batch_application import (
-    BatchApplication,
+from tenantry.domain.billing.batch import (
     BatchChanges,
     StoredEvents,
     Work,
+    needed_locks,
+    new_subscriptions,
+    replay_needs,
 )
-from tenantry.domain.billing.batch_needs import needed_locks, new_subscriptions, replay_needs
+from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import KNOWN_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import (
     FIRST,
@@ -35,6 +37,7 @@ from tenantry.domain.billing.state import (
     KnownSubscription,
 )
 from tenantry.domain.billing.timeline import Folded
+from tenantry.domain.owner_mails import PaymentFailedData
 from tests.support.catalogs import CATALOG
 from tests.support.facts import (
     ANY,
@@ -101,7 +104,7 @@ def outcomes(entries: Sequence[LedgerEntry]) -> list[tuple[str, str | None]]:
 
 
 def told(result: BatchChanges) -> list[str]:
-    return [failure.event_id for failure in result.failed_payments]
+    return [str(failure.cause) for failure in result.failed_payments]
 
 
 def state(result: BatchChanges) -> BillingState:
@@ -112,7 +115,7 @@ def state(result: BatchChanges) -> BillingState:
 @pytest.mark.parametrize(
     "event",
     [
-        BillingEvent(id="evt_1", type="charge.refunded", created=1),
+        BillingEvent(id="evt_1", type="charge.captured", created=1),
         updated(org_id=None, customer_id=None),
         deleted(org_id=None, customer_id=None),
         failed(customer_id=None),
@@ -245,7 +248,7 @@ def test_the_first_link_of_a_customer_is_kept() -> None:
     assert result.links == []
     [entry] = result.entries
     assert (entry.outcome, entry.tenant_id) == (Outcome.NO_CHANGE, "acme")
-    assert "belongs to another tenant" in entry.reason
+    assert "belongs to another organization" in entry.reason
 
 
 def test_the_first_link_in_a_batch_is_kept() -> None:
@@ -263,7 +266,7 @@ def test_a_subscription_with_a_foreign_customer_is_applied_and_reported() -> Non
     )
     [entry] = result.entries
     assert (entry.outcome, entry.tenant_id) == (Outcome.APPLIED, "acme")
-    assert "belongs to another tenant" in entry.reason
+    assert "belongs to another organization" in entry.reason
 
 
 def test_a_subscription_links_where_neither_side_is_linked() -> None:
@@ -369,10 +372,11 @@ def test_an_ended_tenant_gets_no_mail() -> None:
     assert told(unparked(failed(900), known=gone)) == []
 
 
-def test_the_notification_names_owner_and_invoice() -> None:
+def test_the_mail_of_a_failure_names_event_and_invoice() -> None:
     [failure] = received(context_of(account(), cus_1="acme"), failed()).failed_payments
-    assert (failure.tenant_id, failure.owner_id, failure.event_id) == ("acme", "usr_acme", "evt_f")
-    assert failure.invoice_url == "https://pay.example/in_1"
+    assert (failure.type, failure.tenant_id) == ("billing.payment_failed", "acme")
+    assert failure.cause == "evt_f"
+    assert failure.data == PaymentFailedData("https://pay.example/in_1")
 
 
 def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:

@@ -56,7 +56,9 @@ def test_a_subscription_in_every_shape(shape: Shape, expanded: bool) -> None:
         price_id="price_pro",
         current_period_end=NOW + 7,
         cancel_at_period_end=True,
-        details=SubscriptionDetails(period_start=NOW + 7 - events.MONTH, cancel_at=NOW + 7),
+        details=SubscriptionDetails(
+            period_start=NOW + 7 - events.MONTH, cancel_at=NOW + 7, anchor=NOW - events.MONTH
+        ),
     )
 
 
@@ -149,6 +151,7 @@ PERIOD: Final = {"current_period_end": NOW + 9, "current_period_start": NOW}
         ({"cancel_at": NOW}, {"cancel_at": NOW}),
         ({"trial_end": NOW, "trial_start": 1}, {"trial_end": NOW}),
         ({"current_period_start": NOW}, {"period_start": NOW}),
+        ({"billing_cycle_anchor": NOW}, {"anchor": NOW}),
         ({"pause_collection": None}, {"pause": None}),
         ({"pause_collection": {"behavior": "void", "resumes_at": None}}, {"pause": "void"}),
         ({"pause_collection": {"resumes_at": 5}}, {}),
@@ -335,7 +338,7 @@ def test_unknown_fields_are_ignored() -> None:
 
 
 def test_an_unknown_type_is_an_event() -> None:
-    assert decode(events.event("charge.refunded", {"id": 7})).type == "charge.refunded"
+    assert decode(events.event("charge.captured", {"id": 7})).type == "charge.captured"
 
 
 @pytest.mark.parametrize("org", [None, ""])

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.batch_application import BatchApplication, Work
+from tenantry.domain.billing.batch import Work
+from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails
 from tenantry.domain.billing.ledger import BatchContext, BillingAccount, KnownTenants, ReceivedEvent
 from tenantry.domain.billing.notices import BillingNotice
@@ -90,7 +91,7 @@ def test_a_trial_that_ends_is_announced_with_plan_and_time(policy: BillingPolicy
     tenant = Tenant(policy)
     tenant.receives(trialing())
     [notice] = tenant.receives(will_end())
-    assert (notice.type, notice.owner_id) == ("billing.trial_ending", "usr_acme")
+    assert (notice.type, notice.tenant_id) == ("billing.trial_ending", "acme")
     assert notice.data == TrialEndingData("pro", datetime.fromtimestamp(5000, UTC))
     assert notice.cause == "billing.trial_ending acme sub_1 5000"
 

@@ -11,7 +11,17 @@ from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.order import in_order
 from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, apply
-from tests.support.facts import ANY, EACH, UNPROVEN, deleted, failed, observed, succeeded, updated
+from tests.support.facts import (
+    ANY,
+    BY_BILLING_MONTH,
+    EACH,
+    UNPROVEN,
+    deleted,
+    failed,
+    observed,
+    succeeded,
+    updated,
+)
 
 FRESH = BillingState()
 KNOWN = BillingState("pro", "active", 5000, False, "active", "sub_1", 10, seats=1)
@@ -109,6 +119,7 @@ DETAILS = {
     "pause": [{"pause": "void"}, {"pause": None}, {"pause": "keep_as_draft"}],
     "trial_end": [{"trial_end": 300}, {"trial_end": 400}, {"trial_end": None}],
     "period_start": [{"period_start": 1}, {"period_start": 2}, {"period_start": 3}],
+    "anchor": [{"anchor": 1}, {"anchor": 2}, {"anchor": 3}],
 }
 
 
@@ -121,17 +132,24 @@ def test_each_detail_proves_an_order(values: list[dict[str, Any]]) -> None:
     assert orders(*chain) == {tuple(event.id for event in chain)}
 
 
-NOT_OF_A_TENANT = {"price of a second item", "period of an item", "period_start"}
+NOT_OF_A_TENANT = {"price of a second item", "period of an item", "period_start", "anchor"}
 """What the one state of a tenant does not depend on."""
 
 
 @pytest.mark.parametrize(
     ("values", "policy"),
     [
-        *(pytest.param(values, EACH, id=f"each-{name}") for name, values in DETAILS.items()),
+        *(
+            pytest.param(DETAILS[name], EACH, id=f"each-{name}")
+            for name in sorted(DETAILS.keys() - {"anchor"})
+        ),
         *(
             pytest.param(DETAILS[name], ANY, id=f"any-{name}")
             for name in sorted(DETAILS.keys() - NOT_OF_A_TENANT)
+        ),
+        *(
+            pytest.param(DETAILS["anchor"], policy, id=f"{policy.subscriptions}-anchor")
+            for policy in BY_BILLING_MONTH
         ),
     ],
 )

@@ -108,6 +108,113 @@ def test_missing_logo_is_refused(tmp_path: Path) -> None:
     ]
 
 
+SAMPLES: Final = """
+Samples of the first request.
+
+```curl
+curl -H "Authorization: Bearer {key}" {base}/v1/reports -d '{"from": {}}'
+```
+
+~~~~ Python
+~~~
+import nimbus
+~~~~
+"""
+
+
+def sample_file(folder: Path, text: str) -> str:
+    file = folder / "samples.md"
+    file.write_text(text)
+    return str(file)
+
+
+def test_samples_are_the_blocks_of_code(tmp_path: Path) -> None:
+    product = loaded(PRODUCT_SAMPLE=sample_file(tmp_path, SAMPLES)).branding
+    curl, python = product.samples
+    assert (curl.language, python.language) == ("curl", "Python")
+    assert curl.filled("$NIMBUS_KEY", "https://api.example") == (
+        'curl -H "Authorization: Bearer $NIMBUS_KEY" https://api.example/v1/reports -d \'{"from": {}}\''
+    )
+    assert python.code == "~~~\nimport nimbus"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "has no code block"),
+        ("curl {base}", "has no code block"),
+        ("```curl\ncurl", "has a code block without an end: close it with ```"),
+        ("```\ncurl\n```", "has a code block whose language is not 1 to 30 printable"),
+        (f"```{'x' * 31}\ncurl\n```", "has a code block whose language is not 1 to 30"),
+        ("```cu\u202erl\ncurl\n```", "has a code block whose language is not 1 to 30"),
+        ("```curl\n \n```", "has an empty code block of curl"),
+        ("```curl\ncu\u202erl\n```", "has characters in curl that people can't see"),
+        ("```curl\ncu\x1brl\n```", "has characters in curl that people can't see"),
+        ("```sh\na\n```\n```sh\nb\n```", "has two code blocks of sh"),
+        ("".join(f"```{n}\na\n```\n" for n in range(9)), "has more than 8 code blocks"),
+        ("a" * 16385, "has more than 16 KiB"),
+    ],
+)
+def test_faulty_samples_are_refused(tmp_path: Path, text: str, fault: str) -> None:
+    path = sample_file(tmp_path, text)
+    [message] = faults_of(PRODUCT_SAMPLE=path)
+    assert message.startswith(f"PRODUCT_SAMPLE: {path} {fault}")
+
+
+def test_samples_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "samples.md"
+    file.write_bytes(b"\xff")
+    assert faults_of(PRODUCT_SAMPLE=str(file)) == [f"PRODUCT_SAMPLE: {file} is not UTF-8 text"]
+    assert faults_of(PRODUCT_SAMPLE=str(tmp_path)) == [
+        f"PRODUCT_SAMPLE: {tmp_path} cannot be read: Is a directory"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "link"),
+    [
+        ("help@nimbus.example", "mailto:help@nimbus.example"),
+        ("mailto:help@nimbus.example", "mailto:help@nimbus.example"),
+        ("https://nimbus.example/help?from=pages", "https://nimbus.example/help?from=pages"),
+    ],
+)
+def test_support_is_an_address_or_a_page(given: str, link: str) -> None:
+    assert loaded(PRODUCT_SUPPORT=given).branding.support == link
+
+
+NO_LINKS: Final = (
+    "javascript:alert(1)",
+    "data:text/html,x",
+    "//nimbus.example",
+    "nimbus.example",
+    "https://",
+    "https://nimbus.example/a b",
+    "https://nimbus.example/\u202e",
+    "https://user:password@nimbus.example/",
+)
+
+
+@cases("text", [*NO_LINKS, "help@nimbus.example?bcc=x@y.example", "help@", "@nimbus.example"])
+def test_faulty_support_is_refused(text: str) -> None:
+    assert faults_of(PRODUCT_SUPPORT=text) == [
+        "PRODUCT_SUPPORT: must be a mail address, or an http or https address"
+    ]
+
+
+@cases("text", [*NO_LINKS, "mailto:help@nimbus.example"])
+def test_faulty_documentation_is_refused(text: str) -> None:
+    [message] = faults_of(PRODUCT_DOCS_URL=text)
+    assert message.startswith("PRODUCT_DOCS_URL: must ")
+
+
+@cases("text", ["1KEY", "NIMBUS-KEY", "$KEY", "A B", "K" * 65, "SCHLÜSSEL"])
+def test_faulty_variable_is_refused(text: str) -> None:
+    assert faults_of(PRODUCT_KEY_VARIABLE=text) == [
+        "PRODUCT_KEY_VARIABLE: must be the name of a variable, such as NIMBUS_API_KEY"
+    ]
+    assert loaded(PRODUCT_KEY_VARIABLE="NIMBUS_KEY").branding.key_variable == "NIMBUS_KEY"
+
+
 def test_mail_names_the_product() -> None:
     mail = compose(MAIL, SENDER, product=Branding("Nimbus & Söhne"))
     plain, html = (mail.get_body((kind,)) for kind in ("plain", "html"))
@@ -117,6 +224,20 @@ def test_mail_names_the_product() -> None:
     assert html is not None
     assert "sent automatically by Nimbus &amp; Söhne." in html.get_content()
     assert compose(MAIL, SENDER)["Subject"] == "Payment failed"
+
+
+def test_mail_ends_with_support_and_documentation() -> None:
+    docs = 'https://docs.example/?a=1&b="><script>'
+    product = Branding("Nimbus", docs_url=docs, support="mailto:help@nimbus.example")
+    mail = compose(MAIL, SENDER, product=product)
+    plain, html = (mail.get_body((kind,)) for kind in ("plain", "html"))
+    assert plain is not None
+    assert plain.get_content().endswith(
+        f" by Nimbus.\n\nSupport: help@nimbus.example\nDocumentation: {docs}\n"
+    )
+    assert html is not None
+    assert 'href="mailto:help@nimbus.example"' in html.get_content()
+    assert "<script>" not in html.get_content()
 
 
 def test_no_mail_names_tenantry() -> None:

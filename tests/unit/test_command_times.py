@@ -8,9 +8,9 @@ import click
 import pytest
 from click.types import FuncParamType
 
-from tenantry.cli import main
-from tenantry.cli.output import ago, day, minute
-from tenantry.cli.times import future, parse_duration, past
+from tenantry_cli.commands import main
+from tenantry_cli.output import ago, day, minute
+from tenantry_cli.times import future, parse_duration, past
 from tests.support.cases import cases
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -7,13 +7,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from tenantry.cli.oauth_client import (
+from tenantry_cli.oauth_client import (
     IdentityProvider,
     ProviderResponse,
     next_interval,
     sign_in_with_code,
 )
-from tenantry.cli.output import NOT_AUTHENTICATED, CommandError
+from tenantry_cli.output import NOT_AUTHENTICATED, CommandError
 from tests.support.cases import cases
 
 

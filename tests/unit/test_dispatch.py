@@ -91,7 +91,7 @@ async def get_from(dispatcher: Dispatcher, path: str) -> httpx2.Response:
 @pytest.mark.parametrize("path", [HOT, f"{HOT}/below"])
 async def test_exception_in_a_hot_route_is_500_and_logged_with_the_request_id(path: str) -> None:
     dispatcher = dispatcher_of()
-    with watched("tenantry.server.dispatch") as log:
+    with watched("tenantry.server.problems") as log:
         answer = await get_from(dispatcher, path)
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert answer.json()["requestId"] == answer.headers["x-request-id"]
@@ -105,7 +105,7 @@ async def test_exception_in_a_litestar_route_is_500_and_logged_with_the_request_
     async def broken() -> None:
         raise RuntimeError("on the way")
 
-    with watched("tenantry.api.app") as log:
+    with watched("tenantry.server.problems") as log:
         answer = await get_from(dispatcher_of(routes_of(broken), deadline=5), "/broken")
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert "on the way" not in answer.text

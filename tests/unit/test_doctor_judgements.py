@@ -5,18 +5,21 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
+from tenantry import installation
 from tenantry.cli import doctor
-from tenantry.cli.doctor import Finding, Level
-from tenantry.cli.doctor.database_checks import judge_connections, judge_server
-from tenantry.cli.doctor.doctor_store import ConnectionLimits
+from tenantry.cli.doctor.database_checks import judge_connections
 from tenantry.cli.doctor.setup_checks import check_values, judge_address, judge_secrets
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.events import Anomaly
+from tenantry.installation.checks_store import ConnectionLimits
+from tenantry.installation.data_checks import judge_server
+from tenantry.installation.findings import Finding, Level
 from tenantry.settings import load
 from tests.support.cases import cases
 from tests.support.findings import levels, only
 
-PACKAGE: Final = Path(doctor.__file__).parent
+PACKAGE: Final = Path(installation.__file__).parent
+COMMAND: Final = Path(doctor.__file__).parent
 SERVER: Final = {
     "max_connections": "100",
     "superuser_reserved_connections": "3",
@@ -140,7 +143,9 @@ def test_invitations_without_a_sign_in_are_reported() -> None:
 
 def test_checks_and_texts_name_the_same_problems() -> None:
     parsed = [
-        node for path in PACKAGE.glob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+        node
+        for path in [*PACKAGE.glob("*.py"), *COMMAND.glob("*.py")]
+        for node in ast.walk(ast.parse(path.read_text()))
     ]
     words = {
         node.value

@@ -17,22 +17,18 @@ PAGES: Final = sorted(
     ]
 )
 _CODE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_INLINE_CODE: Final = re.compile(r"`[^`\n]+`")
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _REPOSITORY: Final = "https://github.com/tenantry/tenantry/blob/main/"
 """Pages that registries show name those of the repository by address."""
-_INSTALLED: Final = [
+_GUIDES: Final = [
     DOCS / "index.md",
     *(DOCS / "tutorials").glob("*.md"),
     *(DOCS / "how-to").glob("*.md"),
-    *(ROOT / part / "README.md" for part in ("sdk", "devkit", "typescript")),
 ]
-"""The pages whose reader needs an installation."""
-_FROM_A_CLONE: Final = re.compile(
-    r'pip install "?\.(?:/\w+)?[\["`\s]|npm pack \./|podman build|make run'
-)
+_PACKAGES: Final = [ROOT / part / "README.md" for part in ("sdk", "devkit", "typescript")]
+_FROM_A_CLONE: Final = re.compile(r'pip install "?\.(?:/\w+)?[\["`\s]|npm pack \./')
 _FROM_A_REGISTRY: Final = re.compile(r"from\s+the\s+first\s+release\s+on", re.IGNORECASE)
-_BUILT: Final = frozenset({"kubernetes.md"})
-"""Its reader builds the image of a clone."""
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -55,31 +51,48 @@ def anchors(page: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def leads_nowhere(page: Path, link: str) -> bool:
+def target_of(page: Path, link: str) -> tuple[Path, str]:
+    """The file that a link of a page leads to, and the anchor in it."""
     path, _, anchor = link.removeprefix(_REPOSITORY).partition("#")
     folder = ROOT if link.startswith(_REPOSITORY) else page.parent
-    target = folder / path if path else page
+    return (folder / path if path else page).resolve(), anchor
+
+
+def leads_nowhere(page: Path, link: str) -> bool:
+    target, anchor = target_of(page, link)
     return not target.exists() or (bool(anchor) and anchor not in anchors(target))
 
 
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
-        found = _LINK.findall(prose(page))
+        found = _LINK.findall(_INLINE_CODE.sub("code", prose(page)))
         links = [
             link for link in found if link.startswith(_REPOSITORY) or not re.match(r"\w+:", link)
         ]
         assert [link for link in links if leads_nowhere(page, link)] == [], page
 
 
-def test_page_begins_with_an_installation_from_a_clone_and_names_the_published_one_once() -> None:
-    for page in _INSTALLED:
+def test_links_of_the_first_page_lead_on_to_every_page() -> None:
+    pages = {page for page in PAGES if DOCS in page.parents}
+    found, ahead = set[Path](), {DOCS / "index.md"}
+    while ahead:
+        found |= ahead
+        linked = {target_of(page, link)[0] for page in ahead for link in _LINK.findall(prose(page))}
+        ahead = (linked & pages) - found
+    assert pages - found == set()
+
+
+def test_one_guide_says_what_changes_with_the_first_release() -> None:
+    saying = {page.name for page in _GUIDES if _FROM_A_REGISTRY.search(prose(page))}
+    made_of_a_package = "typescript-client.md"
+    assert saying == {"install.md", made_of_a_package}
+
+
+def test_package_says_how_to_install_it_from_a_clone_and_then_from_a_registry() -> None:
+    for page in _PACKAGES:
         text = page.read_text("utf-8")
-        beginning = "\n## ".join(text.split("\n## ")[:3])
-        installed = _FROM_A_CLONE.search(beginning)
-        assert installed, f"write how to install from a clone above the second heading of {page}"
-        published = [match.start() for match in _FROM_A_REGISTRY.finditer(text)]
-        assert len(published) == (page.name not in _BUILT), page
-        assert all(place > installed.start() for place in published), page
+        [published] = _FROM_A_REGISTRY.finditer(text)
+        assert _FROM_A_CLONE.search(text, 0, published.start()), page
 
 
 def test_a_link_to_a_page_or_a_heading_that_is_not_there_is_found() -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from tenantry.domain.access import AccessPhase
 from tenantry.domain.entitlements import (
+    NO_BILLING,
+    BillingPhase,
     Source,
     Usage,
     UsagePeriod,
@@ -187,16 +189,17 @@ def moment(seconds: int) -> datetime:
 
 @pytest.mark.parametrize("second", [JANUARY.start, JANUARY.end - 1])
 def test_month_is_that_of_the_calendar_in_utc(second: int) -> None:
-    assert period_at(Feature("exports", "metered"), moment(second), None) == JANUARY
+    assert period_at(Feature("exports", "metered"), moment(second), NO_BILLING) == JANUARY
 
 
 def test_december_ends_with_the_year() -> None:
-    december = period_at(Feature("exports", "metered"), moment(JANUARY.start - 1), None)
+    december = period_at(Feature("exports", "metered"), moment(JANUARY.start - 1), NO_BILLING)
     assert december == UsagePeriod(JANUARY.start - 31 * DAY, JANUARY.start)
 
 
 BY_BILLING = Feature("exports", "metered", period="billing")
 BILLING = UsagePeriod(JANUARY.start + DAY, JANUARY.start + 31 * DAY)
+PHASE = BillingPhase(BILLING)
 
 
 @cases(
@@ -211,16 +214,16 @@ BILLING = UsagePeriod(JANUARY.start + DAY, JANUARY.start + 31 * DAY)
     ],
 )
 def test_billing_period_is_followed_by_others_of_its_length(second: int, start: int) -> None:
-    assert period_at(BY_BILLING, moment(second), BILLING) == UsagePeriod(start, start + 30 * DAY)
+    assert period_at(BY_BILLING, moment(second), PHASE) == UsagePeriod(start, start + 30 * DAY)
 
 
 def test_feature_by_month_ignores_the_billing_period() -> None:
     feature = Feature("exports", "metered", period="month")
-    assert period_at(feature, moment(BILLING.start), BILLING) == JANUARY
+    assert period_at(feature, moment(BILLING.start), PHASE) == JANUARY
 
 
 def test_tenant_without_a_billing_period_has_the_calendar_month() -> None:
-    assert period_at(BY_BILLING, moment(JANUARY.start), None) == JANUARY
+    assert period_at(BY_BILLING, moment(JANUARY.start), NO_BILLING) == JANUARY
 
 
 def test_rest_of_a_lowered_limit_is_zero() -> None:

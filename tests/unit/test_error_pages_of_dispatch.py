@@ -5,7 +5,7 @@ import pytest
 from tenantry.common.clock import system_clock
 from tenantry.dashboard.context import Renderer
 from tenantry.dashboard.cookies import Cookies
-from tenantry.dashboard.error_pages import ErrorPages
+from tenantry.dashboard.error_pages import raw_page_of
 from tenantry.domain.branding import DEFAULT_BRANDING
 from tenantry.domain.sessions import SessionSecret
 from tenantry.server.asgi_types import HotResponse
@@ -22,7 +22,7 @@ def page_of(
     renderer = Renderer(
         Cookies(secret, system_clock, secure=False), "http://localhost", DEFAULT_BRANDING
     )
-    return ErrorPages(renderer).raw_page_of(scope, status, "an-id")
+    return raw_page_of(renderer, scope, status, "an-id")
 
 
 @cases("path", ["/orgs/acme/", "/", "/sign-in/callback"])
@@ -39,7 +39,7 @@ def test_timeout_of_a_page_names_when_to_retry(path: str) -> None:
 def test_timeout_of_a_form_warns_that_it_may_have_been_processed() -> None:
     page = page_of("/orgs/acme/projects/new", method="POST")
     assert page is not None
-    assert b"may have succeeded" in page.body
+    assert b"may have been saved: check" in page.body
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/v1/projects"])

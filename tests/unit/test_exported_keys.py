@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tenantry.cli.exported_keys import ExportedKey, read_exported_keys
-from tenantry.cli.output import CommandError
+from tenantry_cli.output import CommandError
 from tests.support.cases import cases
 
 ROWS = [{"id": "k1", "name": "CI"}, {"id": "k2", "name": 'Zoë, "x"'}]

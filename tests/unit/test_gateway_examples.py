@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tenantry.domain.errors import NotFoundError
-from tenantry.domain.gateway_paths import requirement_after_scope
+from tenantry.domain.gateway_paths import requirement_of_check
 from tests.support.cases import cases
 from tests.support.gateways import EXAMPLES, IDENTITY
 
@@ -124,7 +124,7 @@ def test_every_example_asks_for_the_same_scopes_and_ends_in_a_mode() -> None:
 @cases("check", [*sorted(CHECKS["envoy"]), "reports:read/feature:sso/mode/live"])
 def test_clients_path_that_envoy_appends_adds_nothing(check: str) -> None:
     """Envoy asks for its ``path_prefix`` with the client's path behind it."""
-    _, _, written = check.partition("/")
+    scope, _, written = check.partition("/")
     for added in (
         "/mode/any",
         "/mode/test",
@@ -134,10 +134,10 @@ def test_clients_path_that_envoy_appends_adds_nothing(check: str) -> None:
         "/MODE/any",
     ):
         with pytest.raises(NotFoundError):
-            requirement_after_scope(written + added)
+            requirement_of_check(scope, written + added)
     for added in ("/", "/projects/7", "/x/mode/any", "/x/feature:x", "/x/mode/test", "?mode=any"):
         path = (written + added).partition("?")[0]
-        assert requirement_after_scope(path) == requirement_after_scope(written), added
+        assert requirement_of_check(scope, path) == requirement_of_check(scope, written), added
 
 
 def test_traefik_asks_about_every_path_but_the_public_one() -> None:

@@ -5,29 +5,31 @@ from typing import Final
 import pytest
 
 from tenantry.domain.errors import NotFoundError
-from tenantry.domain.gateway_paths import PathRequirement, requirement_after_scope
+from tenantry.domain.gateway_paths import requirement_of_check
 from tenantry.domain.permissions import ACCEPTED_MODES
+from tenantry.domain.requirements import Requirement
 from tests.support.cases import cases
 
+SCOPE: Final = "projects:read"
 LIVE, TEST, ANY = (ACCEPTED_MODES[name] for name in ("live", "test", "any"))
 READ: Final = {
-    "": PathRequirement(),
-    "mode/live": PathRequirement(),
-    "mode/test": PathRequirement((), TEST),
-    "feature:sso": PathRequirement(("sso",), LIVE),
-    "feature:sso/": PathRequirement(("sso",), LIVE),
-    "feature:sso/feature:seats/mode/any": PathRequirement(("sso", "seats"), ANY),
-    "/".join(16 * ["feature:sso"]): PathRequirement(16 * ("sso",), LIVE),
+    "": Requirement((SCOPE,)),
+    "mode/live": Requirement((SCOPE,)),
+    "mode/test": Requirement((SCOPE,), (), TEST),
+    "feature:sso": Requirement((SCOPE,), ("sso",), LIVE),
+    "feature:sso/": Requirement((SCOPE,), ("sso",), LIVE),
+    "feature:sso/feature:seats/mode/any": Requirement((SCOPE,), ("sso", "seats"), ANY),
+    "/".join(16 * ["feature:sso"]): Requirement((SCOPE,), 16 * ("sso",), LIVE),
     # a client's path
-    "projects/7": PathRequirement(),
-    "features/sso/modes/any": PathRequirement(),
-    "mode/any/": PathRequirement(),
-    "mode/any/projects": PathRequirement(),
-    "feature:sso/mode/test/projects": PathRequirement(("sso",), LIVE),
-    "mode/live/x/mode/any": PathRequirement(),
-    "mode/live/x/feature:sso": PathRequirement(),
-    "mode/live/x/MODE/any/%66eature:sso": PathRequirement(),
-    "mode/live/features": PathRequirement(),
+    "projects/7": Requirement((SCOPE,)),
+    "features/sso/modes/any": Requirement((SCOPE,)),
+    "mode/any/": Requirement((SCOPE,)),
+    "mode/any/projects": Requirement((SCOPE,)),
+    "feature:sso/mode/test/projects": Requirement((SCOPE,), ("sso",), LIVE),
+    "mode/live/x/mode/any": Requirement((SCOPE,)),
+    "mode/live/x/feature:sso": Requirement((SCOPE,)),
+    "mode/live/x/MODE/any/%66eature:sso": Requirement((SCOPE,)),
+    "mode/live/features": Requirement((SCOPE,)),
 }
 MISSPELT: Final = (
     # other case, or encoded
@@ -71,10 +73,10 @@ MISSPELT: Final = (
 
 
 def test_features_and_mode_are_read_in_their_place() -> None:
-    assert {path: requirement_after_scope(path) for path in READ} == READ
+    assert {path: requirement_of_check(SCOPE, path) for path in READ} == READ
 
 
 @cases("path", MISSPELT)
 def test_segment_that_looks_like_a_requirement_and_is_none_is_refused(path: str) -> None:
     with pytest.raises(NotFoundError, match="no such check"):
-        requirement_after_scope(path)
+        requirement_of_check(SCOPE, path)

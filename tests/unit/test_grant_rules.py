@@ -80,8 +80,8 @@ def test_words_say_what_a_grant_gives_and_until_when() -> None:
 @pytest.mark.parametrize(
     ("reason", "sentence"),
     [
-        ("by invoice", "Granted by the operator: by invoice."),
-        ("Paid by invoice.", "Granted by the operator: Paid by invoice."),
+        ("by invoice", "By contract: by invoice."),
+        ("Paid by invoice.", "By contract: Paid by invoice."),
     ],
 )
 def test_reason_is_a_sentence(reason: str, sentence: str) -> None:

@@ -9,6 +9,7 @@ from tenantry.domain.api_keys import Pepper
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.imported_keys import (
     HashAlgorithm,
+    hashed_part,
     read_algorithm,
     read_digest,
     read_key_pattern,
@@ -27,6 +28,8 @@ PATTERNS: Final = {
     r"\[\d\]\\": "[1]\\",
     r"[^.]*": "anything",
     r"[\]a]{1,}": "a]a",
+    r"^\d+\|(?P<secret>.+)$": "1|abc",
+    r"^a\$": "a$",
 }
 REFUSED: Final = {
     "(a+)+": "not allowed, at character 5",
@@ -38,7 +41,17 @@ REFUSED: Final = {
     "a(?=b)": "not allowed, at character 3",
     r"(a)\1": "not allowed, at character 4",
     r"\bkey": "not allowed, at character 1",
-    "^key$": "not allowed, at character 1",
+    "a^key": "not allowed, at character 2",
+    "key$a": "not allowed, at character 4",
+    "^^key": "not allowed, at character 2",
+    "(^key)": "not allowed, at character 2",
+    "(key$)": "not allowed, at character 5",
+    "(?P<Secret>a)": "not allowed, at character 2",
+    "(?P<secret>(a+)+)": "not allowed, at character 12",
+    "(?P<secret>a+)+": "not allowed, at character 15",
+    "(?P<secret>a)(?P=secret)": "not allowed, at character 15",
+    "(?P<secret>a)|(?P<secret>b)": "is not a regular expression: redefinition of group name",
+    r"(?P<secret>\w*\w*\w*)": "too many ways",
     "[a": "not allowed, at character 1",
     "a)": "not allowed, at character 2",
     "(a": "is not a regular expression",
@@ -100,6 +113,36 @@ def test_pattern_of_plain_parts_is_accepted(pattern: str) -> None:
 def test_pattern_that_may_take_long_or_that_re_refuses_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=re.escape(REFUSED[pattern])):
         read_key_pattern(pattern)
+
+
+@cases(
+    ("pattern", "key", "part"),
+    [
+        (r"\d+\|(?P<secret>.+)", "12|ab", "ab"),
+        (r"\d+\|(?P<secret>.+)", "12|ab|c", "ab|c"),
+        (r"\d+\|(?P<secret>.+)", "12|", None),
+        (r"\d+\|(?P<secret>.+)", "|ab", None),
+        (r"\d+\|(?P<secret>.*)", "12|", None),
+        (r"(?P<secret>.*)", "", None),
+        (r"\d+\|(?P<secret>\w+)|old_\w+", "old_ab", "old_ab"),
+        (r"\d+(?P<secret>\|\w+)?", "12", "12"),
+        (r".+\|.+", "12|ab", "12|ab"),
+        (r".*", "", None),
+    ],
+)
+def test_hash_covers_the_group_that_the_pattern_names_or_the_whole_key(
+    pattern: str, key: str, part: str | None
+) -> None:
+    found = hashed_part(read_key_pattern(pattern), key.encode())
+    assert found == (None if part is None else part.encode())
+
+
+@pytest.mark.parametrize("algorithm", HashAlgorithm)
+def test_hash_of_an_empty_text_is_refused(algorithm: HashAlgorithm) -> None:
+    with pytest.raises(ValidationError) as refused:
+        read_digest(algorithm, algorithm.hash(b"").hex())
+    [(where, what)] = refused.value.faults
+    assert (where, what) == ("digest", "is the hash of an empty text, which no key matches")
 
 
 def test_digest_of_a_hash_is_not_that_of_a_key_of_the_same_bytes() -> None:

@@ -3,7 +3,7 @@
 from typing import Final
 from urllib.parse import parse_qs, quote, urlsplit
 
-from tenantry.common.logs import redact
+from tenantry.common.redaction import redact
 from tenantry.common.secret import Secret
 from tenantry.domain.invitation_links import InvitationLinks
 from tenantry.domain.mail_addresses import comparable_address

@@ -13,7 +13,8 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from tenantry.common.logs import ConsoleFormatter, JsonFormatter, Redactor, redact
+from tenantry.common.logs import ConsoleFormatter, JsonFormatter, Redactor
+from tenantry.common.redaction import redact
 from tenantry.common.secret import Secret
 from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat
 from tenantry.domain.permissions import Mode

@@ -10,27 +10,32 @@ import msgspec
 import pytest
 
 from tenantry.domain.owner_mails import (
+    MAIL_KINDS,
+    OWNER_ADDRESS_CONFIRMATION,
+    PAYMENT_FAILED,
     AccessEndedData,
     AddressChangedData,
     Confirmation,
     DigestData,
+    ExpiringKey,
     KeyLeakedData,
+    KeyReminderData,
     PaymentFailure,
     PaymentRecoveredData,
     PendingMail,
     QuotaUsedData,
     SubscriptionEndedData,
     TrialEndingData,
+    UnusedKey,
 )
 from tenantry.integrations.smtp import PermanentMailError
 from tenantry.notifications.mail_composition import compose
 from tests.support.cases import cases
-from tests.support.documentation import block_of
 
 SENDER = "Example Billing <billing@example.com>"
 MAIL = PendingMail(
-    notification_id=UUID("7a6ee0e6-30c5-4a4b-a3c9-4b0f4a0f9a57"),
-    attempts=0,
+    id=UUID("7a6ee0e6-30c5-4a4b-a3c9-4b0f4a0f9a57"),
+    type=PAYMENT_FAILED,
     created_at=datetime(2026, 3, 1, 12, 30, tzinfo=UTC),
     tenant_name="Acme",
     recipient="owner@acme.example",
@@ -44,8 +49,16 @@ MAIL = PendingMail(
 )
 
 
+TYPES = {kind.data: name for name, kind in MAIL_KINDS.items()} | {
+    PaymentFailure: PAYMENT_FAILED,
+    Confirmation: OWNER_ADDRESS_CONFIRMATION,
+}
+
+
 def mail(**changes: Any) -> PendingMail:
     """The mail with these changes."""
+    if "about" in changes:
+        changes["type"] = TYPES[type(changes["about"])]
     about = {
         name: changes.pop(name) for name in PaymentFailure.__struct_fields__ if name in changes
     }
@@ -365,22 +378,6 @@ def test_both_parts_name_the_key_and_the_next_step(subtype: str, said: str) -> N
     assert said in body(leak_mail(), subtype)
 
 
-def test_guide_shows_the_mail_of_a_leak() -> None:
-    changes = {
-        "key_id": "key_01a1fe09cd45c81a153699a0819d9b69",
-        "start": "svc_live_xHrV",
-        "last4": "e5Ds",
-    }
-    report = {
-        "reported_at": datetime(2026, 11, 21, 12, 16, 57, tzinfo=UTC),
-        "reported_from": "127.0.0.1",
-    }
-    about = msgspec.structs.replace(LEAK, **changes, **report)
-    message = on_arrival(mail(tenant_name="Demo Company", about=about))
-    text = body(message, "plain").replace("\r\n", "\n")
-    assert block_of("how-to/leaks.md", "Subject:") == f"Subject: {message['Subject']}\n\n{text}"
-
-
 @pytest.mark.parametrize("subtype", ["plain", "html"])
 def test_reporter_of_no_address_is_called_that(subtype: str) -> None:
     assert "from an unknown address" in body(leak_mail(reported_from=None), subtype)
@@ -393,3 +390,33 @@ def test_markup_in_the_name_of_a_key_is_text() -> None:
         'Key: "<img src=x> forged: line" (svc_live_4fGh...x9Qz)'
         in body(message, "plain").splitlines()
     )
+
+
+REMINDER = KeyReminderData(
+    [ExpiringKey("key_1", "CI", "svc_live_4fGh", "x9Qz", "live", MAIL.created_at, 14)],
+    [UnusedKey("key_2", "Old", "", "", "test", None)],
+)
+
+
+def test_reminder_of_keys_has_links_only_with_an_address_of_the_service() -> None:
+    lines = body(on_arrival(mail(about=REMINDER)), "plain").splitlines()
+    assert '- "CI" (svc_live_4fGh...x9Qz, live), expires 2026-03-01 12:30:00 UTC' in lines
+    assert '- "Old" (test), never used' in lines
+    assert not [line for line in lines if "http" in line]
+    linked = compose(mail(about=REMINDER), SENDER, "https://accounts.example")
+    part = linked.get_body(preferencelist=("html",))
+    assert part is not None
+    html = part.get_content()
+    assert 'href="https://accounts.example/orgs/acme/settings/api-keys/key_1"' in html
+    assert 'href="https://accounts.example/orgs/acme/settings/general"' in html
+
+
+def test_reminder_of_keys_begins_as_every_mail() -> None:
+    assert body(on_arrival(mail(about=REMINDER)), "plain").splitlines()[0] == "Hello,"
+
+
+@pytest.mark.parametrize("list_of", ["expiring", "unused"])
+def test_reminder_of_keys_leaves_out_an_empty_list(list_of: str) -> None:
+    said = body(on_arrival(mail(about=msgspec.structs.replace(REMINDER, **{list_of: []}))), "plain")
+    assert ("expire soon" in said) is (list_of == "unused")
+    assert ("not been used" in said) is (list_of == "expiring")

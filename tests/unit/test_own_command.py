@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.cli.output import own_command, printable_lines
+from tenantry_cli.output import own_command, printable_lines
 
 
 @pytest.fixture

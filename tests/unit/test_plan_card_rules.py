@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from tenantry.dashboard.plan_cards import CardSituation, PlanCard, PlanCards, plan_cards
-from tenantry.domain.billing.customer_account import BilledItem, CustomerAccount, LiveSubscription
+from tenantry.domain.billing.customer_account import BilledItem, BilledSubscription, CustomerAccount
 from tenantry.domain.plans import Plan, parse_catalog
-from tenantry.domain.prices import PlanPrice
+from tenantry.domain.prices import CurrencyAmount, PlanPrice
 
 CATALOG: Final = parse_catalog("""
 [[plans]]
@@ -41,6 +41,7 @@ def shown(
     situation: CardSituation = NEW,
     chosen: str = "",
     prices: Mapping[str, PlanPrice] | None = PRICES,
+    currency: str = "",
 ) -> PlanCards:
     """The cards, where these prices are known; None are not known yet."""
 
@@ -49,7 +50,7 @@ def shown(
             return None
         return tuple(prices[each] for each in plan.stripe_price_ids if each in prices)
 
-    return plan_cards(CATALOG, prices_of, situation, chosen)
+    return plan_cards(CATALOG, prices_of, situation, chosen, currency)
 
 
 def card(cards: PlanCards, plan_id: str) -> PlanCard:
@@ -64,7 +65,8 @@ LENT: Final = msgspec.structs.replace(GRANTED, is_lent=True)
 def subscribed(price_id: str, current: str | None = "pro", **more: Any) -> CardSituation:
     """The situation of an owner with a subscription to this price."""
     items = (BilledItem("si_1", price_id, 3),)
-    subscription = LiveSubscription("sub_1", items, is_ending=more.get("is_ending", False))
+    is_ending = more.get("is_ending", False)
+    subscription = BilledSubscription("sub_1", "active", None, items, is_ending)
     account = CustomerAccount((subscription,) * more.get("subscriptions", 1))
     return CardSituation(current=current, account=account, may_subscribe=False, may_change=True)
 
@@ -140,3 +142,53 @@ def test_reader_can_do_nothing() -> None:
     account = subscribed("pro_month").account
     reader = CardSituation(current="pro", account=account, may_subscribe=False, may_change=False)
     assert {each.action for each in shown(reader).cards} == {None}
+
+
+IN_TWO: Final = (CurrencyAmount("eur", 2900), CurrencyAmount("jpy", 4800))
+IN_CURRENCIES: Final = {
+    "pro_month": PlanPrice("pro_month", "month", 1, "eur", 2900, IN_TWO),
+    "business_month": PlanPrice(
+        "business_month", "month", 1, "eur", 9900, (CurrencyAmount("eur", 9900),)
+    ),
+}
+
+
+def paying_in(currency: str | None, situation: CardSituation = NEW) -> CardSituation:
+    account = situation.account or CustomerAccount()
+    account = msgspec.structs.replace(account, currency=currency)
+    return msgspec.structs.replace(situation, account=account)
+
+
+def amounts(cards: PlanCards) -> list[tuple[str, int | None]]:
+    prices = [card(cards, plan).price for plan in ("pro", "business")]
+    return [(price.currency, price.amount) for price in prices if price]
+
+
+@pytest.mark.parametrize("currency", ["", "<b>", "JPY", "chf"])
+def test_plans_are_shown_in_the_default_currency_until_another_is_chosen(currency: str) -> None:
+    cards = shown(prices=IN_CURRENCIES, currency=currency)
+    assert amounts(cards) == [("eur", 2900), ("eur", 9900)]
+    assert [(one.label, one.is_chosen) for one in cards.currencies] == [
+        ("EUR", True),
+        ("JPY", False),
+    ]
+    assert cards.currency == ""
+
+
+def test_chosen_currency_counts_where_a_plan_is_sold_in_it() -> None:
+    cards = shown(prices=IN_CURRENCIES, currency="jpy")
+    assert amounts(cards) == [("jpy", 4800), ("eur", 9900)]
+    assert cards.currency == "jpy"
+
+
+@pytest.mark.parametrize("situation", [NEW, subscribed("pro_month")])
+def test_customer_sees_the_own_currency_and_no_choice(situation: CardSituation) -> None:
+    cards = shown(paying_in("jpy", situation), prices=IN_CURRENCIES, currency="eur")
+    assert amounts(cards) == [("jpy", 4800), ("eur", 9900)]
+    assert (cards.currencies, cards.currency) == ([], "")
+
+
+def test_currency_is_no_choice_without_options_or_for_those_who_cannot_subscribe() -> None:
+    assert shown(currency="usd").currencies == []
+    reader = msgspec.structs.replace(NEW, may_subscribe=False)
+    assert shown(reader, prices=IN_CURRENCIES, currency="jpy").currencies == []

@@ -3,8 +3,10 @@
 import msgspec
 import pytest
 
-from tenantry.domain.features import Feature
-from tenantry.domain.plans import Addon, CatalogError, Limits, Plan, limit_words, parse_catalog
+from tenantry.domain.features import Feature, feature_words
+from tenantry.domain.plan_words import limit_words
+from tenantry.domain.plans import Addon, CatalogError, Limits, Plan, parse_catalog
+from tenantry.domain.scopes import CatalogScope
 from tests.support.documentation import block_of
 
 FREE = '[[plans]]\nid = "free"\n'
@@ -12,6 +14,7 @@ ADDON = '[[addons]]\nid = "more"\n'
 SSO = '[[features]]\nid = "sso"\ntype = "boolean"\n'
 SEATS = '[[features]]\nid = "seats"\ntype = "limit"\n'
 CALLS = '[[features]]\nid = "calls"\ntype = "metered"\ncounts = "requests"\n'
+REPORTS = '[[scopes]]\nid = "reports:read"\nname = "Read reports"\n'
 EXPORTS = '[[features]]\nid = "exports"\ntype = "metered"\n'
 
 
@@ -101,6 +104,19 @@ def test_feature_may_say_everything() -> None:
     }
 
 
+def test_feature_is_shown_by_its_name() -> None:
+    catalog = parse_catalog(
+        f'{SSO}name = "Single sign-on"\n{SEATS}name = "Seats"\n{CALLS}{FREE}[plans.features]\ncalls = 1\n'
+    )
+    assert [catalog.feature_name(name) for name in ("sso", "calls", "gone")] == [
+        "Single sign-on",
+        "calls",
+        "gone",
+    ]
+    words = [feature_words(catalog.features[name], 5) for name in ("sso", "seats", "calls")]
+    assert words == ["Single sign-on", "5 Seats", "5 calls a month"]
+
+
 def test_every_fault_of_what_is_given_has_its_own_message() -> None:
     faults = faults_of(
         f"{SSO}{FREE}[plans.features]\nsso = 2\nexports = 1\n{ADDON}[addons.features]\ncalls = 1\n"
@@ -135,7 +151,7 @@ def test_access_overrides_single_statuses() -> None:
 
 
 def test_catalogs_of_the_guides_are_valid() -> None:
-    whole = parse_catalog(block_of("how-to/configuration.md", "[[plans]]"))
+    whole = parse_catalog(block_of("reference/plan-catalog.md", "[[plans]]"))
     requests = Limits(requests_per_minute=600, requests_per_minute_per_key=60)
     assert [plan.id for plan in whole.plans] == ["free", "pro"]
     assert whole.limits("free") == msgspec.structs.replace(
@@ -145,12 +161,18 @@ def test_catalogs_of_the_guides_are_valid() -> None:
         parse_catalog(FREE + block_of("how-to/rate-limits.md", "[plans.limits]")).limits("free")
         == requests
     )
-    features = parse_catalog(block_of("how-to/configuration.md", "[[features]]"))
+    features = parse_catalog(block_of("reference/plan-catalog.md", "[[features]]"))
     assert features.given_features("pro", [("team", 2)]) == {
         "sso": True,
         "seats": 25,
         "exports": 1000,
     }
+    smallest = parse_catalog(block_of("how-to/configuration.md", "[[plans]]"))
+    assert smallest.price_ids == ["price_pro"]
+    [scope] = parse_catalog(FREE + block_of("reference/plan-catalog.md", "[[scopes]]")).scopes
+    assert scope == CatalogScope(
+        "reports:read", "Read reports", "See and download every report.", "Reports"
+    )
     of_stripe = parse_catalog(block_of("how-to/stripe.md", "[[plans]]"))
     assert of_stripe.price_ids == ["price_1Qmonthly", "price_1Qyearly"]
     sold = parse_catalog(block_of("how-to/sell-plans.md", "[[plans]]"))
@@ -168,6 +190,8 @@ def test_catalogs_of_the_guides_are_valid() -> None:
 
 ONE_FAULT = {
     "not TOML": ("[[plans]", "not TOML: "),
+    "nested deeply": (f"plans = {'[' * 1500}", "not TOML: "),
+    "long number": (f"plans = {'9' * 5000}", "not TOML: "),
     "unknown key": (f"version = 1\n{FREE}", "unknown key 'version'"),
     "no list": ('plans = "free"', "plans: must be a list of tables, [[plans]]"),
     "no tables": ('plans = ["free"]', "plans: must be a list of tables, [[plans]]"),
@@ -368,6 +392,42 @@ ONE_FAULT = {
     "unit of a boolean": (
         f'{SSO}unit = "logins"\n{FREE}',
         "feature 'sso': a boolean feature has no unit",
+    ),
+    "scope without a name": (
+        f'{FREE}[[scopes]]\nid = "reports:read"',
+        "scope 'reports:read': Object missing required field `name`",
+    ),
+    "scope of every action": (
+        f'{FREE}[[scopes]]\nid = "reports:*"\nname = "Reports"',
+        "scope 'reports:*': id must be resource:action, each of a-z, 0-9, '_' and '-'",
+    ),
+    "scope of tenantry": (
+        f'{FREE}[[scopes]]\nid = "audit:read"\nname = "Audit"',
+        "scope 'audit:read': is one of tenantry's own: choose another id",
+    ),
+    "scope twice": (
+        f"{FREE}{REPORTS}{REPORTS}",
+        "scope 'reports:read' occurs twice",
+    ),
+    "unknown key of a scope": (
+        f"{FREE}{REPORTS}level = 1",
+        "scope 'reports:read': Object contains unknown field `level`",
+    ),
+    "long sentence about a scope": (
+        f'{FREE}{REPORTS}about = "{"a" * 201}"',
+        "scope 'reports:read': about must be 1 to 200 printable characters",
+    ),
+    "blank group of a scope": (
+        f'{FREE}{REPORTS}group = ""',
+        "scope 'reports:read': group must be 1 to 60 printable characters",
+    ),
+    "blank name of a feature": (
+        f'{SSO}name = " "\n{FREE}',
+        "feature 'sso': name must be 1 to 60 printable characters",
+    ),
+    "name of a feature that turns the text": (
+        f'{SSO}name = "a\\u202eb"\n{FREE}',
+        "feature 'sso': name must be 1 to 60 printable characters",
     ),
     "blank unit": (
         f'{SEATS}unit = " "\n{FREE}',

@@ -2,7 +2,9 @@
 
 import pytest
 
-from tenantry.domain.prices import PlanPrice, format_amount, price_words
+from tenantry.dashboard.labels import show_amount
+from tenantry.domain.plan_words import format_amount, price_words
+from tenantry.domain.prices import PlanPrice
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,13 @@ def test_amounts(amount: int, currency: str, shown: str) -> None:
 @pytest.mark.parametrize("currency", ["", "us", "usdt", "u$d", "<b>", "ußd"])
 def test_invalid_currency_has_no_amount(currency: str) -> None:
     assert format_amount(100, currency) is None
+    assert show_amount(100, currency) is None
+
+
+def test_amount_on_a_page_has_its_number_for_the_script() -> None:
+    assert show_amount(123450, "usd") == (
+        '<data value="1234.50" data-currency="USD">1,234.50 USD</data>'
+    )
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,13 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
         ("{}", "inner", "Object missing required field `inner`"),
         ('{"inner": {}}', "inner.number", "Object missing required field `number`"),
         ('{"inner": {"number": 1}, "other": 1}', "other", "Object contains unknown field `other`"),
-        ('{"inner": {"number": "1"}}', "inner.number", "Expected `int`, got `str`"),
-        ('{"inner": {"number": 1}, "names": ["a", 2]}', "names[1]", "Expected `str`, got `int`"),
+        ('{"inner": {"number": 1}, "int": 1}', "int", "Object contains unknown field `int`"),
+        ('{"inner": {"number": "1"}}', "inner.number", "Expected `integer`, got `string`"),
+        (
+            '{"inner": {"number": 1}, "names": ["a", 2]}',
+            "names[1]",
+            "Expected `string`, got `integer`",
+        ),
     ],
 )
 def test_error_in_a_body_is_located(text: str, location: str, message: str) -> None:

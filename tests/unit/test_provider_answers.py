@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tenantry.common.clock import EPOCH_MAX
 from tenantry.common.secret import Secret
-from tenantry.integrations.stripe.answers import second_sent
 from tenantry.integrations.stripe.client import mode_of_key
+from tenantry.integrations.stripe.connection import second_sent
 from tests.support.events import NOW
 from tests.support.provider_api import DATE
 

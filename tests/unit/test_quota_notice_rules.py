@@ -2,18 +2,34 @@
 
 from tenantry.domain.access import NOTHING
 from tenantry.domain.entitlements import Usage, UsagePeriod
-from tenantry.domain.quota_notices import UseChange, notice_of
+from tenantry.domain.owner_mails import QuotaUsedData
+from tenantry.domain.permissions import Mode
+from tenantry.domain.plans import parse_catalog
+from tenantry.domain.quota_notices import MeteredUse, UseChange, notice_of
 from tests.support.cases import cases
 
+CATALOG = parse_catalog(
+    """
+[[features]]
+id = "exports"
+type = "metered"
+name = "Nightly exports"
+[[plans]]
+id = "free"
+"""
+)
 PERIOD = UsagePeriod(1_793_491_200, 1_796_083_200)
 
 
 def percent_of(before: int, after: int, limit: int | None) -> int | None:
-    change = UseChange(
-        "acme", "exports", Usage(before, PERIOD), Usage(after, PERIOD), limit, NOTHING
-    )
-    notice = notice_of(change)
-    return None if notice is None else notice.data.percent
+    use = MeteredUse("acme", Mode.LIVE, "exports")
+    change = UseChange(use, Usage(before, PERIOD), Usage(after, PERIOD), limit, NOTHING)
+    notice = notice_of(change, CATALOG)
+    if notice is None:
+        return None
+    assert isinstance(notice.data, QuotaUsedData)
+    assert notice.data.feature == "Nightly exports"
+    return notice.data.percent
 
 
 @cases(
@@ -49,10 +65,9 @@ def test_each_mark_of_a_period_has_a_cause_of_its_own() -> None:
     for period in (PERIOD, other):
         for before, after in ((7, 8), (9, 10)):
             for feature in ("exports", "imports"):
-                change = UseChange(
-                    "acme", feature, Usage(before, period), Usage(after, period), 10, NOTHING
-                )
-                notice = notice_of(change)
+                use = MeteredUse("acme", Mode.LIVE, feature)
+                change = UseChange(use, Usage(before, period), Usage(after, period), 10, NOTHING)
+                notice = notice_of(change, CATALOG)
                 assert notice is not None
                 causes.add(notice.cause)
     assert len(causes) == 8

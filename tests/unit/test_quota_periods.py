@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
-from tenantry.domain.entitlements import UsagePeriod, billing_period_at
+from tenantry.domain.entitlements import UsagePeriod, billing_phase_at
 from tenantry.domain.plans import parse_catalog
 from tests.support import facts
 from tests.support.catalogs import EXTRA_PROJECTS, PLANS
@@ -69,7 +69,8 @@ def subscribed(
 
 def period(policy: BillingPolicy, events: list[BillingEvent], now: int = 200) -> UsagePeriod | None:
     """The billing period at a second; None for the calendar month."""
-    return billing_period_at(ledger_of(policy, events).account.billing_periods, now)
+    phases = ledger_of(policy, events).account.billing_periods
+    return billing_phase_at(phases, now).period
 
 
 def situations() -> Iterator[tuple[BillingPolicy, str, int, str]]:

@@ -3,34 +3,54 @@ back.
 """
 
 from tenantry.domain.rate_limits import (
+    NEAR_DATABASE,
     SLOTS,
     WINDOW,
     Policy,
     Quota,
-    Share,
-    ShareGrant,
-    ShareRequest,
+    RateShare,
+    RateSubject,
+    quota_of,
 )
+from tenantry.domain.shares import NEVER, Share, ShareGrant, ShareRequest, take
 from tests.support.cases import cases
 
 NOW = 1_800_000_000
 
 
-def share_of(limit: int) -> Share:
-    return Share(Policy.TENANT, "tenant acme", limit)
+TENANT = RateSubject(Policy.TENANT, "tenant acme")
 
 
-def wanted_by(share: Share, second: int, demand: int = 1) -> int:
+def share_of(limit: int) -> RateShare:
+    return Share(TENANT, limit, NEAR_DATABASE)
+
+
+def asking(limit: int, wanted: int, counted_in: int, unused: int, missing: int = 0) -> object:
+    """The request for a share of the tenant."""
+    return ShareRequest(TENANT, limit, wanted, counted_in, unused, missing)
+
+
+def reserve(
+    share: RateShare, second: int, demand: int, number: int, total: int, frees_at: int = NOW
+) -> None:
+    """Ask for a share, and be granted so many."""
+    request = share.request(second, demand) or ShareRequest(TENANT, share.limit, 0, NEVER, 0)
+    grant = ShareGrant(number, total, second, second, frees_at + SLOTS)
+    share.receive(request, second, grant)
+
+
+def wanted_by(share: RateShare, second: int, demand: int = 1) -> int:
     """What is asked for, granted, and then used up."""
-    taking = share.request(second, demand)
-    assert taking is not None
-    share.receive(second, ShareGrant(taking.wanted, taking.wanted, second))
+    request = share.request(second, demand)
+    assert request is not None
+    number = request.wanted
+    share.receive(request, second, ShareGrant(number, number, second, second, second + SLOTS))
     share.left = 0
-    return taking.wanted
+    return number
 
 
 def test_first_request_is_for_one() -> None:
-    assert share_of(6000).request(NOW, 1) == ShareRequest("tenant acme", 6000, 1, -SLOTS, 0, 1)
+    assert share_of(6000).request(NOW, 1) == asking(6000, 1, NEVER, 0, 1)
 
 
 @cases(
@@ -70,13 +90,12 @@ def test_used_share_is_prefetched_in_the_next_second() -> None:
         True,
         False,
     ]
-    assert share.request(NOW + 1, 0) == ShareRequest("tenant acme", 10_000, 10, NOW, 0)
+    assert share.request(NOW + 1, 0) == asking(10_000, 10, NOW, 0)
 
 
 def test_unused_share_is_not_prefetched() -> None:
     share = share_of(10_000)
-    share.request(NOW, 0)
-    share.receive(NOW, ShareGrant(8, 8, NOW))
+    reserve(share, NOW, 0, 8, 8)
     assert not share.should_renew(NOW + 1)
 
 
@@ -89,9 +108,8 @@ def test_share_of_a_small_limit_is_not_prefetched() -> None:
 
 def test_share_is_valid_in_its_second_only() -> None:
     share = share_of(600)
-    share.request(NOW, 1)
-    share.receive(NOW, ShareGrant(2, 2, NOW))
-    assert [share.is_available(second) for second in (NOW - 1, NOW, NOW + 1)] == [
+    reserve(share, NOW, 1, 2, 2)
+    assert [take([share], second) for second in (NOW - 1, NOW, NOW + 1)] == [
         False,
         True,
         False,
@@ -100,39 +118,34 @@ def test_share_is_valid_in_its_second_only() -> None:
 
 def test_unused_requests_return_with_the_next_request() -> None:
     share = share_of(600)
-    share.request(NOW, 5)
-    share.receive(NOW, ShareGrant(5, 5, NOW))
+    reserve(share, NOW, 5, 5, 5)
     share.left -= 2
-    assert share.request(NOW + 1, 1) == ShareRequest("tenant acme", 600, 2, NOW, 3, 1)
+    assert share.request(NOW + 1, 1) == asking(600, 2, NOW, 3, 1)
     assert share.unused == 0
 
 
 def test_sufficient_share_needs_no_request() -> None:
     share = share_of(600)
-    share.request(NOW, 2)
-    share.receive(NOW, ShareGrant(2, 2, NOW))
+    reserve(share, NOW, 2, 2, 2)
     assert share.request(NOW, 2) is None
 
 
 def test_only_missing_requests_are_requested() -> None:
     share = share_of(100)
-    share.request(NOW, 2)
-    share.receive(NOW, ShareGrant(2, 2, NOW))
-    assert share.request(NOW, 5) == ShareRequest("tenant acme", 100, 3, NOW, 0, 3)
+    reserve(share, NOW, 2, 2, 2)
+    assert share.request(NOW, 5) == asking(100, 3, NOW, 0, 3)
 
 
 def test_share_is_exhausted_in_the_second_of_an_empty_grant() -> None:
     share = share_of(600)
-    share.request(NOW, 3)
-    share.receive(NOW, ShareGrant(0, 600, NOW - 10))
+    reserve(share, NOW, 3, 0, 600, NOW - 10)
     assert share.is_exhausted(NOW)
     assert not share.is_exhausted(NOW + 1)
 
 
 def test_share_with_the_last_request_is_not_exhausted() -> None:
     share = share_of(600)
-    share.request(NOW, 1)
-    share.receive(NOW, ShareGrant(1, 600, NOW - 10))
+    reserve(share, NOW, 1, 1, 600, NOW - 10)
     assert not share.is_exhausted(NOW)
     share.left -= 1
     assert share.is_exhausted(NOW)
@@ -140,57 +153,51 @@ def test_share_with_the_last_request_is_not_exhausted() -> None:
 
 def test_limit_of_zero_is_always_exhausted() -> None:
     assert share_of(0).is_exhausted(NOW)
-    assert share_of(0).quota(NOW) == Quota(Policy.TENANT, 0, 0, WINDOW)
+    assert quota_of(share_of(0), NOW) == Quota(Policy.TENANT, 0, 0, WINDOW)
 
 
 def test_quota_adds_the_share_and_the_free_part() -> None:
     share = share_of(600)
-    share.request(NOW, 3)
-    share.receive(NOW, ShareGrant(3, 100, NOW - 20))
-    assert share.quota(NOW) == Quota(Policy.TENANT, 600, 503, 41)
+    reserve(share, NOW, 3, 3, 100, NOW - 20)
+    assert quota_of(share, NOW) == Quota(Policy.TENANT, 600, 503, 41)
 
 
 def test_reset_is_the_end_of_the_oldest_second_in_the_window() -> None:
     share = share_of(600)
-    share.request(NOW, 1)
-    share.receive(NOW, ShareGrant(0, 600, NOW))
-    assert share.quota(NOW).reset == SLOTS
-    share.receive(NOW, ShareGrant(0, 600, NOW - WINDOW))
-    assert share.quota(NOW).reset == 1
+    reserve(share, NOW, 1, 0, 600)
+    assert quota_of(share, NOW).reset == SLOTS
+    reserve(share, NOW, 1, 0, 600, NOW - WINDOW)
+    assert quota_of(share, NOW).reset == 1
 
 
 def test_raised_limit_ends_exhaustion_at_once() -> None:
     share = share_of(5)
-    share.request(NOW, 1)
-    share.receive(NOW, ShareGrant(0, 5, NOW))
+    reserve(share, NOW, 1, 0, 5)
     share.set_limit(6)
     assert not share.is_exhausted(NOW)
 
 
 def test_lowered_limit_invalidates_the_share() -> None:
     share = share_of(600)
-    share.request(NOW, 6)
-    share.receive(NOW, ShareGrant(6, 6, NOW))
+    reserve(share, NOW, 6, 6, 6)
     share.set_limit(300)
-    assert not share.is_available(NOW)
-    assert share.request(NOW, 1) == ShareRequest("tenant acme", 300, 2, NOW, 0, 1)
-    share.receive(NOW, ShareGrant(2, 8, NOW))
-    assert share.request(NOW + 1, 1) == ShareRequest("tenant acme", 300, 1, NOW, 8, 1)
+    assert not take([share], NOW)
+    assert share.request(NOW, 1) == asking(300, 2, NOW, 0, 1)
+    reserve(share, NOW, 1, 2, 8)
+    assert share.request(NOW + 1, 1) == asking(300, 1, NOW, 8, 1)
 
 
 def test_refund_within_its_second_is_valid() -> None:
     share = share_of(600)
-    share.request(NOW, 1)
-    share.receive(NOW, ShareGrant(1, 1, NOW))
+    reserve(share, NOW, 1, 1, 1)
     share.left -= 1
     share.refund(NOW)
-    assert share.is_available(NOW)
+    assert take([share], NOW)
 
 
 def test_refund_after_a_later_grant_stays_counted() -> None:
     share = share_of(600)
-    share.request(NOW + 1, 1)
-    share.receive(NOW + 1, ShareGrant(1, 1, NOW))
+    reserve(share, NOW + 1, 1, 1, 1)
     share.refund(NOW)
     assert share.left == 1
 
@@ -207,13 +214,12 @@ def test_new_share_does_not_seem_exhausted() -> None:
 
 def test_released_share_does_not_seem_exhausted() -> None:
     share = share_of(2)
-    share.request(NOW, 2)
-    share.receive(NOW, ShareGrant(2, 2, NOW))
+    reserve(share, NOW, 2, 2, 2)
     share.left -= 1
     assert not share.seems_exhausted(NOW)
     share.release()
     assert not share.seems_exhausted(NOW + 1)
-    assert share.quota(NOW + 1).remaining == 1
+    assert quota_of(share, NOW + 1).remaining == 1
 
 
 def test_raised_limit_does_not_seem_exhausted() -> None:
@@ -225,7 +231,6 @@ def test_raised_limit_does_not_seem_exhausted() -> None:
 
 def test_release_leaves_nothing() -> None:
     share = share_of(600)
-    share.request(NOW, 2)
-    share.receive(NOW, ShareGrant(2, 2, NOW))
-    assert share.release() == ShareRequest("tenant acme", 600, 0, NOW, 2)
-    assert not share.is_available(NOW)
+    reserve(share, NOW, 2, 2, 2)
+    assert share.release() == asking(600, 0, NOW, 2)
+    assert not take([share], NOW)

@@ -1,6 +1,6 @@
 """Formatting of event payloads."""
 
-from tenantry.dashboard.events import readable_payload
+from tenantry.dashboard.event_payload import readable_payload
 
 
 def test_payload_has_one_value_a_line() -> None:

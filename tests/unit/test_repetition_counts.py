@@ -28,6 +28,12 @@ def test_segments_of_a_path() -> None:
     assert has_too_many_segments("/a" * (MAX_SEGMENTS + 1))
 
 
+def test_encoded_slash_separates_no_segments() -> None:
+    path = "/a" * (MAX_SEGMENTS + 1)
+    assert not has_too_many_segments(path, b"/a" + b"%2Fa" * MAX_SEGMENTS)
+    assert has_too_many_segments(path, path.encode())
+
+
 def test_fields_of_a_form() -> None:
     assert not has_too_many_fields(b"&".join([b"a=b"] * MAX_FIELDS))
     assert has_too_many_fields(b"&".join([b"a=b"] * (MAX_FIELDS + 1)))

@@ -1,5 +1,6 @@
 """The settings: what they default to, and the one message that names every fault."""
 
+import json
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from tenantry.settings import (
 )
 from tenantry.settings import SECRETS as SECRET_SETTINGS
 from tests.support.cases import cases
+from tests.support.webhook_endpoint import OTHER_SECRET, SECRET
 
 SECRETS = {
     "PROVIDER_WEBHOOK_SECRET": "whsec_0123456789abcdef",
@@ -145,6 +147,13 @@ def test_operator_token_that_could_be_another_credential_is_refused(token: str, 
     assert faults_of(OPERATOR_TOKEN=token, **keys) == expected
     several = f"operator-{HEXADECIMAL}, other.{HEXADECIMAL}"
     assert len(loaded(OPERATOR_TOKEN=several, **keys).operator_tokens) == 2
+
+
+def test_two_equal_operator_tokens_are_refused() -> None:
+    token = f"operator-{HEXADECIMAL}"
+    assert faults_of(OPERATOR_TOKEN=f"{token},other-{token}, {token}") == [
+        "OPERATOR_TOKEN: has two equal tokens: leave one out"
+    ]
 
 
 @cases("name", ["PROVIDER_WEBHOOK_SECRET", "API_KEY_PEPPER", "SESSION_SECRET", "OPERATOR_TOKEN"])
@@ -403,9 +412,69 @@ def test_origins_of_pages_are_kept_as_browsers_write_them() -> None:
 
 
 @cases(
+    "origin",
+    [
+        "app://-",
+        "app://.",
+        "app://bundle",
+        "capacitor://localhost",
+        "chrome-extension://aapbdbdomjkkjkaonfhkkikfgjllcleb",
+        "http://tauri.localhost",
+        "ionic://localhost:8100",
+        "moz-extension://2c127fa4-62c7-7e4f-90e5-472b45eecfdc",
+        "my.app+v2://localhost",
+        "tauri://localhost",
+    ],
+)
+def test_origins_of_applications_are_kept_as_their_runtimes_send_them(origin: str) -> None:
+    assert loaded(CORS_ORIGINS=f"{origin}, {origin}/").cors_origins == (origin, origin)
+
+
+@cases(
+    ("value", "fault"),
+    [
+        ("capacitor://localhost/login", "'capacitor://localhost/login' must not have a path: "),
+        ("capacitor://localhost//", "'capacitor://localhost//' must not have a path: "),
+        ("capacitor://localhost?a=b", "'capacitor://localhost?a=b' must not have a query"),
+        ("capacitor://localhost#", "'capacitor://localhost#' must not have a query"),
+        ("app://me:hunter2@bundle", "an entry must not contain a user or password"),
+        ("app://hunter2@bundle", "an entry must not contain a user or password"),
+        ("capacitor://localhost:0", "'capacitor://localhost:0' has an invalid port"),
+        ("capacitor://localhost:65536", "'capacitor://localhost:65536' has an invalid port"),
+        ("capacitor://localhost:x", "'capacitor://localhost:x' has an invalid port"),
+        ("Capacitor://localhost", "'Capacitor://localhost' must be in lower case"),
+        ("app://Bundle", "'app://Bundle' must be in lower case"),
+        ("app://*", "'app://*' must name its host"),
+        ("app://b\u00fcndel", "'app://b\u00fcndel' must name its host"),
+        ("app://%61", "'app://%61' must name its host"),
+        ("app://", "'app://' must be an http or https address, or the origin of an application"),
+        ("app:///index.html", "'app:///index.html' must be an http or https address, or "),
+        ("capacitor:localhost", "'capacitor:localhost' must be an http or https address, or "),
+        ("localhost:5173", "'localhost:5173' must be an http or https address, or "),
+        ("://localhost", "'://localhost' must be an http or https address, or "),
+        ("1app://localhost", "'1app://localhost' must be an http or https address, or "),
+        ("htps://app.example", "'htps://app.example' must be an http or https address, or "),
+        ("app://[::1", "'app://[::1' must be an http or https address, or "),
+        ("javascript:alert(1)", "'javascript:alert(1)' is the origin of no page"),
+        ("javascript://localhost", "'javascript://localhost' is the origin of no page"),
+        ("data:text/html", "'data:text/html' is the origin of no page"),
+        ("FILE:///index.html", "'FILE:///index.html' is the origin of no page"),
+        ("blob:https://app.example/1", "'blob:https://app.example/1' is the origin of no page"),
+        ("about:blank", "'about:blank' is the origin of no page"),
+        ("wss://app.example", "'wss://app.example' is the origin of no page"),
+    ],
+)
+def test_origin_that_no_application_sends_is_refused(value: str, fault: str) -> None:
+    [found] = faults_of(CORS_ORIGINS=f"capacitor://localhost, {value}")
+    assert found.startswith(f"CORS_ORIGINS: {fault}")
+    assert "hunter2" not in found
+
+
+@cases(
     ("value", "fault"),
     [
         ("app.example", "'app.example' must be an http or https address"),
+        ("http://localhost:0", "'http://localhost:0' has an invalid port"),
         ("https://app.example/login", "'https://app.example/login' must not have a path: "),
         ("https://*.example", "'https://*.example' must name its host in ASCII letters"),
         ("https://me:hunter2@app.example", "an entry must not contain a user or password"),
@@ -416,6 +485,61 @@ def test_each_origin_of_pages_is_a_scheme_a_host_and_a_port_alone(value: str, fa
     found = faults_of(CORS_ORIGINS=f"https://good.example, {value}")
     assert [one.startswith(f"CORS_ORIGINS: {fault}") for one in found] == [True], found
     assert "hunter2" not in found[0]
+
+
+OIDC: Final = {"OIDC_ISSUER": "https://id.example", "OIDC_AUDIENCE": "api"}
+
+
+@cases(
+    ("value", "fault"),
+    [
+        ("api.example", "must be an http or https address"),
+        ("ftp://api.example", "must be an http or https address"),
+        ("http://api.example/mcp", "must be https (plain http only on loopback)"),
+        ("https://me:hunter2@api.example", "must not contain a user or password"),
+        ("https://api.example/mcp?a=b", "must not have a query or a fragment: no `?`, no `#`"),
+        ("https://api.example/mcp#a", "must not have a query or a fragment: no `?`, no `#`"),
+        ("https://api.example:0/", "has an invalid port"),
+        ('https://api.example/"x', "must be at most 2000 of the characters of addresses"),
+        ("https://api.example/a b", "must be at most 2000 of the characters of addresses"),
+        ("https://api.example/\u00e9", "must be at most 2000 of the characters of addresses"),
+        (f"https://a.example/{'x' * 2000}", "must be at most 2000 of the characters of addresses"),
+    ],
+)
+def test_protected_resource_is_an_address_that_clients_can_compare(value: str, fault: str) -> None:
+    assert faults_of(OAUTH_RESOURCE=value, **OIDC) == [f"OAUTH_RESOURCE: {fault}"]
+
+
+def test_protected_resource_needs_an_identity_provider() -> None:
+    assert loaded().protected_resource is None
+    assert loaded(OAUTH_RESOURCE="http://127.0.0.1:80/mcp/", **OIDC).protected_resource is not None
+    assert faults_of(OAUTH_RESOURCE="https://api.example") == [
+        "OAUTH_RESOURCE: needs OIDC_ISSUER, which its metadata names"
+    ]
+
+
+@cases(
+    ("values", "servers"),
+    [
+        ({"OIDC_ISSUER": "https://id.example/"}, ["https://id.example/"]),
+        (
+            {"OIDC_ISSUER": "https://id.example/{tenantid}/v2.0", "OIDC_DIRECTORIES": "one, two"},
+            ["https://id.example/one/v2.0", "https://id.example/two/v2.0"],
+        ),
+        (
+            {"OIDC_ISSUER": "https://id.example/{tenantid}/v2.0", "OIDC_DIRECTORIES": "*"},
+            ["https://id.example/organizations/v2.0"],
+        ),
+    ],
+)
+def test_metadata_of_the_resource_names_every_issuer(
+    values: dict[str, str], servers: list[str]
+) -> None:
+    settings = loaded(OAUTH_RESOURCE="https://api.example", **{**OIDC, **values})
+    assert settings.protected_resource is not None
+    answer = settings.protected_resource.find("GET", "/.well-known/oauth-protected-resource")
+    assert answer is not None
+    assert json.loads(answer.body)["authorization_servers"] == servers
 
 
 def test_keys_begin_as_the_settings_say() -> None:
@@ -448,6 +572,8 @@ def test_any_other_header_may_be_that_for_keys(name: str) -> None:
             "cookie",
             "HOST",
             "X-Organization-Id",
+            "X-Act-As-Organization",
+            "X-On-Behalf-Of",
             "Idempotency-Key",
             "Content-Type",
         ),
@@ -491,6 +617,51 @@ def test_catalog_faults_come_one_by_one(tmp_path: Path) -> None:
         "TENANTRY_PLANS: unknown key 'colour'",
         "TENANTRY_PLANS: the plan 'free' is missing: it is the fallback and downgrade plan",
     ]
+
+
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_secrets_of_webhooks_are_read_from_a_file_beside_the_catalog(
+    tmp_path: Path, *, is_absolute: bool
+) -> None:
+    file = tmp_path / "app.secrets"
+    file.write_text(f"{SECRET}\n{OTHER_SECRET}\n")
+    path = str(file) if is_absolute else file.name
+    catalog = catalog_with_secrets_file(tmp_path, path)
+    [endpoint] = loaded(TENANTRY_PLANS=catalog).catalog.webhooks
+    assert [secret.reveal() for secret in endpoint.secrets] == [SECRET, OTHER_SECRET]
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (None, ": {} cannot be read: No such file or directory"),
+        (b"\n", ": {} is empty"),
+        (b"whsec_\xff", ": {} is not UTF-8 text"),
+        (
+            f"{SECRET}x".encode(),
+            " app.secrets: number 1 must be whsec_ and base64 of 24 to 64 bytes",
+        ),
+    ],
+)
+def test_faulty_file_of_webhook_secrets_is_named_without_its_content(
+    tmp_path: Path, content: bytes | None, fault: str
+) -> None:
+    file = tmp_path / "app.secrets"
+    if content is not None:
+        file.write_bytes(content)
+    shown = fault.format(file)
+    assert faults_of(TENANTRY_PLANS=catalog_with_secrets_file(tmp_path, file.name)) == [
+        f"TENANTRY_PLANS: webhook 'app': secrets_file{shown}"
+    ]
+
+
+def catalog_with_secrets_file(folder: Path, path: str) -> str:
+    file = folder / "plans.toml"
+    file.write_text(
+        f'[[plans]]\nid = "free"\n[[webhooks]]\nname = "app"\nurl = "https://app.example/"\n'
+        f'types = ["tenant.*"]\nsecrets_file = "{path}"\n'
+    )
+    return str(file)
 
 
 def test_missing_catalog_is_an_error(tmp_path: Path) -> None:
@@ -702,6 +873,13 @@ def test_error_in_the_smtp_url_does_not_show_the_password() -> None:
 def test_invitations_need_a_mail_server() -> None:
     assert faults_of(INVITATIONS="true") == ["INVITATIONS: needs SMTP_URL, which sends the mails"]
     assert loaded(INVITATIONS="false").invitation_links is None
+
+
+def test_reminders_of_keys_need_a_mail_server() -> None:
+    assert faults_of(KEY_EXPIRY_MAILS="true") == [
+        "KEY_EXPIRY_MAILS: needs SMTP_URL, which sends the mails"
+    ]
+    assert loaded().key_expiry_mails is False
 
 
 def test_faulty_sender_is_named_as_such() -> None:

@@ -268,7 +268,7 @@ def test_the_operators_plan_takes_part_in_the_choice(
 ) -> None:
     phase = phase_at([told(10, status, plan=plan)], mode, 100, base_plan=base_plan)
     assert (phase.state, phase.plan) == expected
-    by_operator = phase.reason == "Granted by the operator: a contract."
+    by_operator = phase.reason == "By contract: a contract."
     assert by_operator == (status == "past_due" or base_plan == "business")
 
 

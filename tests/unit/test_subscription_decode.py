@@ -1,6 +1,7 @@
 """Reading a subscription of the provider's API, in both API shapes, and refusing what is none."""
 
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tenantry.common.clock import EPOCH_MAX
 from tenantry.domain.billing.events import SubscriptionDetails
 from tenantry.domain.billing.snapshot import ProviderSubscription
-from tenantry.integrations.stripe.decode import NotASubscriptionError, decode_subscription
+from tenantry.integrations.stripe.decode import MalformedObjectError, decode_subscription
 from tests.support import events
 from tests.support.events import NOW, Shape
 
@@ -54,7 +55,9 @@ def test_a_subscription_in_every_shape(shape: Shape, expanded: bool) -> None:
         price_id="price_pro",
         current_period_end=NOW + 7,
         cancel_at_period_end=True,
-        details=SubscriptionDetails(period_start=NOW + 7 - events.MONTH, cancel_at=NOW + 7),
+        details=SubscriptionDetails(
+            period_start=NOW + 7 - events.MONTH, cancel_at=NOW + 7, anchor=NOW - events.MONTH
+        ),
     )
 
 
@@ -82,7 +85,7 @@ def test_an_empty_organization_is_none() -> None:
 def test_missing_fields_are_rejected(name: str) -> None:
     subscription = events.subscription()
     del subscription[name]
-    with pytest.raises(NotASubscriptionError):
+    with pytest.raises(MalformedObjectError):
         decode(subscription)
 
 
@@ -114,18 +117,18 @@ def test_missing_fields_are_rejected(name: str) -> None:
     ],
 )
 def test_invalid_fields_are_rejected(fields: dict[str, Any]) -> None:
-    with pytest.raises(NotASubscriptionError):
+    with pytest.raises(MalformedObjectError):
         decode(events.subscription(), **fields)
 
 
 @pytest.mark.parametrize("raw", [b"", b"null", b"[]", b"{", b'"sub_1"', b"\xff", b"[" * 100_000])
 def test_non_objects_are_rejected(raw: bytes) -> None:
-    with pytest.raises(NotASubscriptionError):
+    with pytest.raises(MalformedObjectError):
         decode_subscription(raw)
 
 
 def test_the_reason_holds_no_values() -> None:
-    with pytest.raises(NotASubscriptionError) as refused:
+    with pytest.raises(MalformedObjectError) as refused:
         decode(events.subscription(), metadata={"orgId": "Private words"})
     assert str(refused.value) == "metadata.orgId is not a tenant id"
 
@@ -133,7 +136,7 @@ def test_the_reason_holds_no_values() -> None:
 @settings(max_examples=100)
 @given(st.sampled_from(FIELDS), json_values)
 def test_any_value_of_a_field_is_read_or_refused(field: str, value: Any) -> None:
-    with suppress(NotASubscriptionError):
+    with suppress(MalformedObjectError):
         subscription = decode_subscription(
             msgspec.json.encode({**events.subscription(), field: value})
         )
@@ -145,3 +148,31 @@ def test_any_value_of_a_field_is_read_or_refused(field: str, value: Any) -> None
         ]
         assert all("\x00" not in text for text in texts)
         assert 0 <= subscription.created <= EPOCH_MAX
+
+
+@pytest.mark.parametrize(
+    ("anchor", "day", "expected"),
+    [
+        ("2026-02-28 10:30:01", 31, "2026-01-31 10:30:01"),
+        ("2028-02-29 10:30:01", 30, "2028-01-30 10:30:01"),
+        ("2026-04-30 10:30:01", 31, "2026-03-31 10:30:01"),
+        ("2026-04-30 10:30:01", 30, "2026-04-30 10:30:01"),
+        ("2026-03-31 10:30:01", 31, "2026-03-31 10:30:01"),
+        ("2026-02-27 10:30:01", 31, "2026-02-27 10:30:01"),
+    ],
+)
+def test_anchor_that_the_provider_clipped_has_its_wanted_day(
+    anchor: str, day: int, expected: str
+) -> None:
+    """Of billing days on the 31st, the first may be a 28 February."""
+    given, wanted = (
+        int(datetime.fromisoformat(f"{text}+00:00").timestamp()) for text in (anchor, expected)
+    )
+    fields = {"billing_cycle_anchor": given, "billing_cycle_anchor_config": {"day_of_month": day}}
+    assert decode(events.subscription(), **fields).details.anchor == wanted
+
+
+@pytest.mark.parametrize("config", [None, {}, {"day_of_month": None}])
+def test_anchor_without_a_wanted_day_is_that_of_the_provider(config: Any) -> None:
+    given = events.subscription() | {"billing_cycle_anchor_config": config}
+    assert decode(given).details.anchor == NOW - events.MONTH

@@ -129,8 +129,8 @@ def test_other_facts_prove_which_tenant_was_named_last() -> None:
 def test_events_that_prove_nothing_are_undecided_and_so_is_what_they_follow() -> None:
     before, one, other = named(10, "c"), named(20, "a", arrival=0), named(20, "b", arrival=1)
     history = SubscriptionHistory([before, one, other, named(30, "b", "a")])
-    undecided = (one.event.id, other.event.id)
-    assert [history.undecided_with(each.event) for each in (before, one, other)] == [undecided] * 3
+    found = [history.undecided_with(each.event) for each in (before, one, other)]
+    assert [[*each] for each in found] == [[one, other]] * 3
     assert history.undecided_with(named(30, "b", "a").event) == ()
     assert history.undecided_with(failed(20)) == ()
 
@@ -144,13 +144,40 @@ def test_of_very_many_events_of_one_second_arrival_decides_after_the_first() -> 
 
 
 def test_a_kept_tenant_proves_the_order_too() -> None:
-    without_previous = msgspec.structs.replace(
-        updated(20, "evt_kept", org_id="a"), previous={"status": "trialing"}, arrival=1
-    )
+    kept = updated(20, "evt_kept", org_id="a", previous={}, arrival=1)
     history = SubscriptionHistory(
-        [named(10, "a"), named(20, "b", "a", arrival=0), event_of("a", without_previous)]
+        [named(10, "a"), named(20, "b", "a", arrival=0), event_of("a", kept)]
     )
     assert history.tenant_at(20) == "b"
+    assert history.undecided_with(kept) == ()
+
+
+@pytest.mark.parametrize(("arrivals", "last"), [((0, 1), "b"), ((1, 0), "a")])
+def test_a_missing_event_of_the_second_leaves_the_tenant_undecided(
+    arrivals: tuple[int, int], last: str
+) -> None:
+    """In each order an event is missing between the two: one that moves the subscription back, or
+    one that makes it incomplete again.
+    """
+    moved = updated(
+        20,
+        "evt_1",
+        org_id="a",
+        status="incomplete",
+        previous={"org_id": "b"},
+        arrival=arrivals[0],
+    )
+    paid = updated(
+        20,
+        "evt_3",
+        org_id="b",
+        status="active",
+        previous={"status": "incomplete"},
+        arrival=arrivals[1],
+    )
+    history = SubscriptionHistory([event_of("a", moved), event_of("b", paid)])
+    assert history.tenant_at(20) == last
+    assert {each.event.id for each in history.undecided_with(paid)} == {"evt_1", "evt_3"}
 
 
 def test_an_end_names_its_tenant_and_the_answer_that_it_has_moved_none() -> None:

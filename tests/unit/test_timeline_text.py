@@ -9,18 +9,18 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tenantry.billing.ledger_queries import (
+from tenantry.cli.billing import show
+from tenantry.domain.access import TenantAccess
+from tenantry.domain.billing.events import Outcome
+from tenantry.domain.billing.explanation import (
     BillingEventView,
     BillingExplanation,
     BillingFields,
+    FieldComparison,
     StateView,
 )
-from tenantry.billing.replay import FieldComparison
-from tenantry.cli.billing import show
-from tenantry.cli.output import progress
-from tenantry.domain.access import TenantAccess
-from tenantry.domain.billing.events import Outcome
 from tenantry.domain.tenants import Tenant
+from tenantry_cli.output import progress
 from tests.support.cases import cases
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -53,6 +53,7 @@ ENTRY = BillingEventView(
     before=FIELDS,
     after=BillingFields("pro", "none", NOON, cancel_at_period_end=False),
     anomalies=[],
+    reversal=None,
 )
 
 
@@ -159,7 +160,7 @@ def test_differences_name_the_command_that_repairs_them(monkeypatch: pytest.Monk
     shown = text(explanation(differences=(FieldComparison("plan", "free", "pro"),), parked=2))
     assert "gives something else:\n  plan: free -> pro\n" in shown
     assert "2 parked events could take their place." in shown
-    assert shown.endswith("To repair it: tenantry tenants rebuild acme\n")
+    assert shown.endswith("To repair it: tenantry admin rebuild-tenants acme\n")
 
 
 def test_state_of_the_tenant_is_shown() -> None:

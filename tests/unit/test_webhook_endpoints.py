@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tenantry.common.secret import Secret
 from tenantry.domain.plans import CatalogError, parse_catalog
 from tenantry.domain.webhooks import WebhookEndpoint, signed_headers
 from tests.support.cases import cases
@@ -60,7 +61,9 @@ def test_endpoint_has_what_the_catalog_says() -> None:
 
 def test_endpoints_of_the_guide() -> None:
     block = block_of("how-to/send-webhooks.md", "[[webhooks]]")
-    app, crm = endpoints(block.replace("whsec_...", SECRET))
+    catalog = FREE + block.replace("whsec_...", SECRET)
+    app, crm = parse_catalog(catalog, {"crm.secrets": OTHER_SECRET}.__getitem__).webhooks
+    assert (app.secrets, crm.secrets) == ((Secret(SECRET),), (Secret(OTHER_SECRET),))
     assert (app.allow_private, crm.allow_private) == (False, True)
 
 
@@ -140,10 +143,10 @@ KNOWN = "is a well-known example: make a new one (whsec_ and openssl rand -base6
 @cases(
     ("secrets", "fault"),
     [
-        ("[]", "secrets must be one secret, or two while one replaces the other"),
+        ("[]", "give either secrets or secrets_file"),
         (
             f'["{SECRET}", "{OTHER_SECRET}", "{secret_of(24)}"]',
-            "secrets must be one secret, or two while one replaces the other",
+            "secrets: give one secret, or two while one replaces the other",
         ),
         (f'["{secret_of(23)}"]', f"secrets: number 1 {FORM}"),
         (f'["{secret_of(65)}"]', f"secrets: number 1 {FORM}"),
@@ -160,6 +163,46 @@ KNOWN = "is a well-known example: make a new one (whsec_ and openssl rand -base6
 )
 def test_faulty_secrets_are_not_shown(secrets: str, fault: str) -> None:
     assert faults_of(entry(secrets=secrets)) == [f"webhook 'app': {fault}"]
+
+
+def in_file(path: str = "app.secrets") -> str:
+    return entry(more=f'secrets_file = "{path}"').replace(f'secrets = ["{SECRET}"]\n', "")
+
+
+@cases("text", [SECRET, f"{SECRET}\n{OTHER_SECRET}\n", f"  {SECRET}\r\n\n{OTHER_SECRET}"])
+def test_secrets_may_be_in_a_file(text: str) -> None:
+    [endpoint] = parse_catalog(FREE + in_file(), {"app.secrets": text}.__getitem__).webhooks
+    assert [secret.reveal() for secret in endpoint.secrets] == text.split()
+
+
+@cases(
+    ("text", "fault"),
+    [
+        (SECRET + "!", f": number 1 {FORM}"),
+        (f"{SECRET}\n{SECRET[6:]}", f": number 2 {FORM}"),
+        (f"{SECRET}\n{SECRET}", ": both are the same"),
+        (
+            f"{SECRET}\n{OTHER_SECRET}\n{secret_of(24)}",
+            ": give one secret, or two while one replaces the other",
+        ),
+    ],
+)
+def test_faulty_secrets_in_a_file_are_not_shown(text: str, fault: str) -> None:
+    with pytest.raises(CatalogError) as error:
+        parse_catalog(FREE + in_file(), lambda _: text)
+    assert error.value.faults == [f"webhook 'app': secrets_file app.secrets{fault}"]
+
+
+def test_secret_in_place_of_a_file_is_not_shown() -> None:
+    assert faults_of(in_file(SECRET)) == [
+        "webhook 'app': secrets_file must be the path of a file, and is a secret"
+    ]
+
+
+def test_secrets_are_given_in_one_way() -> None:
+    fault = "webhook 'app': give either secrets or secrets_file"
+    assert faults_of(entry(more='secrets_file = "app.secrets"')) == [fault]
+    assert faults_of(in_file().replace('secrets_file = "app.secrets"', "")) == [fault]
 
 
 def test_each_faulty_endpoint_is_named() -> None:

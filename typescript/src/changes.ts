@@ -1,3 +1,4 @@
+import type { Call } from "./client.js";
 import { APIError } from "./errors.js";
 import type {
   ApiKey,
@@ -9,6 +10,7 @@ import type {
   Invitation,
   ManagedTenant,
   Member,
+  PaymentReversal,
 } from "./generated/types.gen.js";
 import { delayBefore, mayPass, pause } from "./transport.js";
 
@@ -20,6 +22,7 @@ interface ChangedObjects {
   api_key: ApiKey;
   grant: Grant;
   entitlement: Entitlement;
+  billing: PaymentReversal;
   audit: AuditEvent;
 }
 
@@ -36,6 +39,7 @@ export type InvitationEvent = EventOf<"invitation">;
 export type ApiKeyEvent = EventOf<"api_key">;
 export type GrantEvent = EventOf<"grant">;
 export type EntitlementEvent = EventOf<"entitlement">;
+export type PaymentReversalEvent = EventOf<"billing">;
 export type AuditTrailEvent = EventOf<"audit">;
 
 /** A change. Its `type` tells what kind of object `data` is. A newer service may have further types. */
@@ -46,6 +50,7 @@ export type ChangeEvent =
   | ApiKeyEvent
   | GrantEvent
   | EntitlementEvent
+  | PaymentReversalEvent
   | AuditTrailEvent;
 
 /** Which changes to follow. */
@@ -67,8 +72,42 @@ interface Position {
   wait?: number;
 }
 
+type Read = (position: Position) => Call<EventPage>;
+
 const LONGEST_WAIT = 20;
 const EARLY = 0.5; // before this share of the wait, an empty answer is early
+
+/**
+ * The changes from a cursor until now; pages are fetched on demand. Each iteration fetches them again.
+ *
+ * `operator.events.follow` continues without an end.
+ */
+export class EventPager implements AsyncIterable<ChangeEvent> {
+  readonly #read: Read;
+
+  constructor(read: Read) {
+    this.#read = read;
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<ChangeEvent, void> {
+    for await (const page of this.pages()) yield* page.data;
+  }
+
+  /** Iterate over the pages. The last one is empty; later changes follow its `nextCursor`. */
+  async *pages(): AsyncGenerator<EventPage, void> {
+    let page = await this.firstPage();
+    yield page;
+    while (page.data.length > 0) {
+      page = await this.#read({ after: page.nextCursor });
+      yield page;
+    }
+  }
+
+  /** Fetch a single page: the events after the given cursor. */
+  firstPage(): Call<EventPage> {
+    return this.#read({});
+  }
+}
 
 /**
  * The changes as they come, without an end: iterate over it, or over its `pages`.
@@ -78,14 +117,14 @@ const EARLY = 0.5; // before this share of the wait, an empty answer is early
  * pass it as `after`. One loop at a time may iterate; another one continues after `cursor`.
  */
 export class EventFollower implements AsyncIterable<ChangeEvent> {
-  readonly #read: (position: Position) => Promise<EventPage>;
+  readonly #read: Read;
   readonly #wait: number;
   readonly #signal: AbortSignal | undefined;
   #cursor: string | undefined;
   #failures = 0;
 
   constructor(
-    read: (position: Position) => Promise<EventPage>,
+    read: Read,
     { after, wait = LONGEST_WAIT }: FollowParameters,
     signal: AbortSignal | undefined,
   ) {

@@ -1,6 +1,9 @@
-import { APIError, ConnectionFailedError, EntitlementDeniedError, type TenantryError } from "./errors.js";
+import { type Client, OF_A_TENANT } from "./client.js";
+import { APIError, ConnectionFailedError, EntitlementDeniedError, isRejection, type TenantryError } from "./errors.js";
 import { Entitlements as GeneratedEntitlements } from "./generated/sdk.gen.js";
 import type { Problem } from "./generated/types.gen.js";
+import { type CallOptions, checkNames } from "./settings.js";
+import { unavailable } from "./verify.js";
 
 /** What to consume. */
 export interface ConsumeParameters {
@@ -26,6 +29,7 @@ export interface Consumption {
   counted: boolean;
 }
 
+const NAMES = ["feature", "amount", "idempotencyKey", "onUnavailable"];
 const CHOICES = ["raise", "allow", "deny"];
 const UNAVAILABLE = new Set([408, 500, 502, 503, 504]);
 const NOT_COUNTED: Consumption = { used: null, remaining: null, resetsAt: null, counted: false };
@@ -44,34 +48,46 @@ export class Entitlements extends GeneratedEntitlements {
    * Count the use of a metered feature, all of it or nothing.
    *
    * Retries count once. For 24 hours an `idempotencyKey` of yours counts once for the organization and the feature,
-   * whichever of the organization's API keys and users sends it; live and test mode are apart. Rejects with a `QuotaExceededError` if less is left, and with a `FeatureNotGrantedError`. If the
-   * service is unreachable, `onUnavailable` decides: `raise` rejects with that error, `deny` with an
+   * whichever of the organization's API keys and users sends it; live and test mode are apart. Rejects with a
+   * `QuotaExceededError` if less is left, a `FeatureNotGrantedError` or an `UnknownFeatureError`. If the service is
+   * unreachable, `onUnavailable` decides: `raise` rejects with that error, `deny` with an
    * `EntitlementDeniedError`, and `allow` returns a result whose `counted` is false.
    */
-  async consume(parameters: ConsumeParameters, options: { signal?: AbortSignal } = {}): Promise<Consumption> {
-    const { feature, amount = 1, idempotencyKey, onUnavailable = "raise" } = parameters;
-    if (!CHOICES.includes(onUnavailable)) {
-      throw new TypeError(`onUnavailable is raise, allow or deny, not ${JSON.stringify(onUnavailable)}`);
-    }
-    try {
-      const used = await this.client.post<{ 200: Omit<Consumption, "counted"> }, unknown, true, "data">({
-        ...options,
-        responseStyle: "data",
-        security: [{ scheme: "bearer", type: "http" }],
-        url: "/api/v1/entitlements/{feature}/consume",
-        path: { feature },
-        body: { amount },
-        headers: {
-          "Content-Type": "application/json",
-          ...(idempotencyKey === undefined ? {} : { "Idempotency-Key": idempotencyKey }),
-        },
-      });
-      return { ...used, counted: true };
-    } catch (error) {
-      if (onUnavailable === "raise" || !isUnavailable(error)) throw error;
-      if (onUnavailable === "deny") throw denial(error);
-      return NOT_COUNTED;
-    }
+  consume(parameters: ConsumeParameters, options: CallOptions = {}): Promise<Consumption> {
+    return consume(this.client, parameters, options);
+  }
+}
+
+/** Consume with the client's own credential, or with the headers of a caller's check. */
+export async function consume(
+  client: Client,
+  parameters: ConsumeParameters,
+  options: CallOptions,
+  caller?: Headers,
+): Promise<Consumption> {
+  checkNames(parameters, NAMES);
+  const { feature, amount = 1, idempotencyKey, onUnavailable = "raise" } = parameters;
+  if (!CHOICES.includes(onUnavailable)) {
+    throw new TypeError(`onUnavailable is raise, allow or deny, not ${JSON.stringify(onUnavailable)}`);
+  }
+  try {
+    const parts = {
+      method: "POST",
+      url: "/api/v1/entitlements/{feature}/consume",
+      path: { feature },
+      body: { amount },
+      headers: { "Idempotency-Key": idempotencyKey },
+      isKeyed: true,
+      ...(caller === undefined ? { security: OF_A_TENANT } : { caller }),
+    };
+    const used = await client.send<Omit<Consumption, "counted">>(parts, options);
+    return { ...used, counted: true };
+  } catch (error) {
+    if (caller !== undefined && error instanceof APIError) error.isForCaller ||= isRejection(error);
+    if (!isUnavailable(error)) throw error;
+    if (onUnavailable === "raise") throw caller === undefined || isTold(error) ? error : unavailable(error);
+    if (onUnavailable === "deny") throw denial(error);
+    return NOT_COUNTED;
   }
 }
 
@@ -79,6 +95,11 @@ export class Entitlements extends GeneratedEntitlements {
 function isUnavailable(error: unknown): error is TenantryError {
   if (error instanceof APIError) return UNAVAILABLE.has(error.statusCode);
   return error instanceof ConnectionFailedError;
+}
+
+/** Whether the service itself said that it is unavailable. */
+function isTold(error: TenantryError): boolean {
+  return error instanceof APIError && error.isForCaller;
 }
 
 function denial(cause: TenantryError): EntitlementDeniedError {

@@ -3,8 +3,15 @@ import type { Fault, Problem } from "./generated/types.gen.js";
 /** The base class of all errors of a call. */
 export class TenantryError extends Error {
   override name = "TenantryError";
-  /** Set for a creation that may have succeeded: repeat the call with this key to get the result of the first one. */
+  /** Set for a creation that may have succeeded, never for another: repeat the call with it to get the result of the first. */
   idempotencyKey?: string;
+  /** The id of the request in the service's log, if there was a response that had one. */
+  readonly requestId: string | undefined;
+
+  constructor(message: string, { requestId, ...options }: ErrorOptions & { requestId?: string | undefined } = {}) {
+    super(message, options);
+    this.requestId = requestId;
+  }
 }
 
 /** The client's settings are invalid. */
@@ -22,6 +29,11 @@ export class TimedOutError extends ConnectionFailedError {
   override name = "TimedOutError";
 }
 
+/** The caller's `signal` ended the call: `cause` is its reason. */
+export class AbortError extends TenantryError {
+  override name = "AbortError";
+}
+
 /** The response is not one of tenantry: a proxy, another service or an incompatible version sent it. */
 export class UnreadableAnswerError extends TenantryError {
   override name = "UnreadableAnswerError";
@@ -37,7 +49,7 @@ export interface Rejection {
   content: string;
 }
 
-/** The service rejected the request. */
+/** The service rejected the request. Each status has its own subclass. */
 export class APIError extends TenantryError {
   override name = "APIError";
   /** The reason, for programs, such as `api_key_revoked`. It does not change. */
@@ -46,14 +58,17 @@ export class APIError extends TenantryError {
   readonly detail: string;
   /** The invalid fields. */
   readonly errors: Fault[];
-  /** The id of the request in the service's log, if the response had one. */
-  readonly requestId: string | undefined;
   /** The headers of the response, with names in lower case. */
   readonly headers: Record<string, string>;
   /** Seconds to wait before a retry, if the service named them. */
   readonly retryAfter: number | undefined;
   /** The body of the response. */
   readonly content: string;
+  /**
+   * Whether it rejects a caller of your own service, as errors of `verify` do: the handlers of frameworks answer with it.
+   * Others are about your service's own calls.
+   */
+  isForCaller = false;
 
   constructor(
     /** The HTTP status. */
@@ -67,11 +82,10 @@ export class APIError extends TenantryError {
     const lines = faults.map(({ location, message }) => `\n  ${location}: ${message}`);
     const requestId = headers.get("x-request-id") ?? (document.requestId || undefined);
     const request = requestId ? ` (request ${requestId})` : "";
-    super(`${statusCode} ${document.code}: ${document.detail}${lines.join("")}${request}`, options);
+    super(`${statusCode} ${document.code}: ${document.detail}${lines.join("")}${request}`, { ...options, requestId });
     this.code = document.code;
     this.detail = document.detail;
     this.errors = faults;
-    this.requestId = requestId;
     this.headers = Object.fromEntries(headers);
     this.retryAfter = secondsOf(headers.get("retry-after"));
     this.content = content;
@@ -88,9 +102,25 @@ export class APIError extends TenantryError {
   }
 }
 
+/** 400: the request is malformed. */
+export class BadRequestError extends APIError {
+  override name = "BadRequestError";
+}
+
+/** 401: the credential is missing, invalid, revoked or expired. */
+export class AuthenticationError extends APIError {
+  override name = "AuthenticationError";
+}
+
+/** 403: the credential has no permission for this. */
+export class PermissionDeniedError extends APIError {
+  override name = "PermissionDeniedError";
+}
+
 /** 403: the organization may not use the feature now. `consume` rejects with this class itself with `onUnavailable: "deny"`. */
-export class EntitlementDeniedError extends APIError {
+export class EntitlementDeniedError extends PermissionDeniedError {
   override name = "EntitlementDeniedError";
+  override isForCaller = true;
 }
 
 /** 403: neither the plan nor anything else gives the organization this feature. */
@@ -103,21 +133,117 @@ export class QuotaExceededError extends EntitlementDeniedError {
   override name = "QuotaExceededError";
 }
 
+/** 404: the object does not exist in the caller's tenant. */
+export class NotFoundError extends APIError {
+  override name = "NotFoundError";
+}
+
+/** 404: the plan catalog does not declare this feature: its name is probably misspelt. */
+export class UnknownFeatureError extends NotFoundError {
+  override name = "UnknownFeatureError";
+}
+
+/** 405: the address does not support this method; it may not be that of a tenantry service. */
+export class MethodNotAllowedError extends APIError {
+  override name = "MethodNotAllowedError";
+}
+
+/** 408: the request did not arrive in time. */
+export class RequestTimeoutError extends APIError {
+  override name = "RequestTimeoutError";
+}
+
+/** 409: the request conflicts with the current state. */
+export class ConflictError extends APIError {
+  override name = "ConflictError";
+}
+
 /** 410: events after the cursor are not kept any more, or were lost. Read the objects again, and follow from a new cursor. */
 export class CursorExpiredError extends APIError {
   override name = "CursorExpiredError";
 }
 
-const CLASSES = new Map<string, typeof APIError>([
-  ["cursor_expired", CursorExpiredError],
+/** 413: the request is too large. */
+export class PayloadTooLargeError extends APIError {
+  override name = "PayloadTooLargeError";
+}
+
+/** 415: the body is not JSON. */
+export class UnsupportedMediaTypeError extends APIError {
+  override name = "UnsupportedMediaTypeError";
+}
+
+/** 422: `errors` lists the invalid fields. */
+export class ValidationFailedError extends APIError {
+  override name = "ValidationFailedError";
+}
+
+/** 429: too many requests; retry after `retryAfter` seconds. */
+export class RateLimitedError extends APIError {
+  override name = "RateLimitedError";
+}
+
+/** 431: the address or the headers are too long. */
+export class HeadTooLargeError extends APIError {
+  override name = "HeadTooLargeError";
+}
+
+/** 500: an internal error of the service. */
+export class ServerError extends APIError {
+  override name = "ServerError";
+}
+
+/** 501: the operator has not configured this feature. */
+export class NotConfiguredError extends APIError {
+  override name = "NotConfiguredError";
+}
+
+/** 502: the payment provider rejected the request, or a gateway got an invalid response. */
+export class BadGatewayError extends APIError {
+  override name = "BadGatewayError";
+}
+
+/** 503: the service, its database or its identity provider is unreachable or overloaded. */
+export class UnavailableError extends APIError {
+  override name = "UnavailableError";
+}
+
+/** 504: a gateway in front of the service timed out. */
+export class GatewayTimeoutError extends APIError {
+  override name = "GatewayTimeoutError";
+}
+
+const BY_STATUS = new Map<number, typeof APIError>([
+  [400, BadRequestError],
+  [401, AuthenticationError],
+  [403, PermissionDeniedError],
+  [404, NotFoundError],
+  [405, MethodNotAllowedError],
+  [408, RequestTimeoutError],
+  [409, ConflictError],
+  [410, CursorExpiredError],
+  [413, PayloadTooLargeError],
+  [415, UnsupportedMediaTypeError],
+  [422, ValidationFailedError],
+  [429, RateLimitedError],
+  [431, HeadTooLargeError],
+  [500, ServerError],
+  [501, NotConfiguredError],
+  [502, BadGatewayError],
+  [503, UnavailableError],
+  [504, GatewayTimeoutError],
+]);
+
+const BY_CODE = new Map<string, typeof APIError>([
   ["feature_not_granted", FeatureNotGrantedError],
   ["quota_exceeded", QuotaExceededError],
+  ["unknown_feature", UnknownFeatureError],
 ]);
 
 /** The error of a response. One that is not a problem document of tenantry has the code `http_<status>`. */
 export function errorOf(status: number, headers: Headers, content: string): APIError {
   const problem = problemIn(content) ?? unknownProblem(status, content);
-  const kind = CLASSES.get(problem.code) ?? APIError;
+  const kind = BY_CODE.get(problem.code) ?? BY_STATUS.get(status) ?? APIError;
   return new kind(status, problem, { headers, content });
 }
 
@@ -151,4 +277,11 @@ function secondsOf(header: string | null): number | undefined {
   if (header !== null && /^\d{1,9}$/.test(header)) return Number(header);
   const moment = Date.parse(header ?? "");
   return Number.isNaN(moment) ? undefined : Math.max(0, (moment - Date.now()) / 1000);
+}
+
+const REJECTIONS = new Set([401, 403, 429, 431, 503]);
+
+/** Whether the service rejected a caller: another status, or a page of a proxy, says nothing about the credential. */
+export function isRejection({ statusCode, code }: APIError): boolean {
+  return REJECTIONS.has(statusCode) && !code.startsWith("http_");
 }

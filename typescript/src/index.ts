@@ -1,12 +1,18 @@
-import { createClient, type Client } from "./generated/client/index.js";
+import { type Call, Client, OF_A_TENANT, type Parts, type WithResponse } from "./client.js";
 import { Entitlements } from "./entitlements.js";
-import { ConfigurationError } from "./errors.js";
 import { Api } from "./generated/sdk.gen.js";
-import { revealed, Secret } from "./secret.js";
-import { type Fetch, type Policy, send } from "./transport.js";
+import {
+  type ActingOptions,
+  actingSettings,
+  type CallOptions,
+  type CopyOptions,
+  copiedSettings,
+  settingsOf,
+  type TenantryOptions,
+} from "./settings.js";
 import { Auth } from "./verify.js";
 
-export { EventFollower } from "./changes.js";
+export { EventFollower, EventPager } from "./changes.js";
 export type {
   ApiKeyEvent,
   AuditTrailEvent,
@@ -16,56 +22,110 @@ export type {
   GrantEvent,
   InvitationEvent,
   MemberEvent,
+  PaymentReversalEvent,
   TenantEvent,
 } from "./changes.js";
 export {
+  AbortError,
   APIError,
+  AuthenticationError,
+  BadGatewayError,
+  BadRequestError,
   ConfigurationError,
+  ConflictError,
   ConnectionFailedError,
   CursorExpiredError,
   EntitlementDeniedError,
   FeatureNotGrantedError,
+  GatewayTimeoutError,
+  HeadTooLargeError,
+  MethodNotAllowedError,
+  NotConfiguredError,
+  NotFoundError,
+  PayloadTooLargeError,
+  PermissionDeniedError,
   QuotaExceededError,
+  RateLimitedError,
+  RequestTimeoutError,
+  ServerError,
   TenantryError,
   TimedOutError,
+  UnavailableError,
+  UnknownFeatureError,
   UnreadableAnswerError,
+  UnsupportedMediaTypeError,
+  ValidationFailedError,
 } from "./errors.js";
+export type { Call, WithResponse } from "./client.js";
 export type { Consumption, ConsumeParameters } from "./entitlements.js";
+export { expressErrorHandler, fastifyErrorHandler, toResponse } from "./frameworks.js";
 export type * from "./generated/types.gen.js";
 export type { ReceivedHeaders } from "./headers.js";
 export { Page, Pager } from "./pager.js";
 export { Secret } from "./secret.js";
-export type { Principal, ReceivedRequest, VerifyOptions } from "./verify.js";
+export type { ActingOptions, CallOptions, CopyOptions, TenantryOptions } from "./settings.js";
+export type { Access, Principal, ReceivedRequest, VerifyOptions } from "./verify.js";
 export * as webhooks from "./webhooks.js";
 
-/** How to reach a service, and with which credential. */
-export interface TenantryOptions extends Partial<Policy> {
-  /** The service's address: https, or on this machine. */
-  baseUrl: string;
-  /** An API key, or an access token. `auth.verify` and `apiKeys.reportLeak` need none. */
-  apiKey?: string | Secret | undefined;
-  /** Returns an access token for each call, in place of `apiKey`. */
-  tokens?: () => string | Promise<string>;
-  /** One of the user's organizations, for a user of several. */
-  organization?: string;
-  /** Permit unencrypted connections to other machines. */
-  allowHttp?: boolean;
-  /** Replaces `globalThis.fetch`, for example to use a proxy. */
-  fetch?: Fetch;
+/** The parts of a request that no method has. */
+export interface RequestParts {
+  query?: Record<string, string | number | boolean | undefined>;
+  /** What becomes JSON. */
+  body?: unknown;
+  /** Makes a POST one that is retried: 1 to 255 visible ASCII characters. */
+  idempotencyKey?: string;
 }
 
-/** A client of one service with one credential. */
+/**
+ * A client of one service with one credential.
+ *
+ * Its constructor and `withOptions` throw `ConfigurationError`, and `TypeError` or `RangeError` for an option that is none.
+ */
 export class Tenantry extends Api {
   readonly #auth: Auth;
   readonly #entitlements: Entitlements;
 
-  constructor(options: TenantryOptions) {
-    const baseUrl = addressOf(options.baseUrl, options.allowHttp ?? false);
-    const fetch: Fetch = (...request) => (options.fetch ?? globalThis.fetch)(...request);
-    const client = clientOf(baseUrl, fetch, options);
-    super({ client });
-    this.#auth = new Auth({ client }, baseUrl, fetch);
-    this.#entitlements = new Entitlements({ client });
+  /** `client` is for copies. */
+  constructor(options: TenantryOptions = {}, client: Client = new Client(settingsOf(options))) {
+    super(client);
+    this.#auth = new Auth(client);
+    this.#entitlements = new Entitlements(client);
+  }
+
+  /**
+   * Return a copy of the client with other options for all its calls; every method takes those of a call, too. The copy
+   * shares the rest. Headers are added to those of the client, and are sent with its own requests, never with a check of
+   * another caller.
+   */
+  withOptions(options: CopyOptions): Tenantry {
+    return new Tenantry({}, this.client.with(copiedSettings, options));
+  }
+
+  /**
+   * Return a client that acts for a tenant, with the rights of its owner: `client.tenant("acme").apiKeys.create(...)`.
+   * It sends no request. Throws `ConfigurationError` without `operatorToken`, and `TypeError` for an id that is none.
+   */
+  tenant(tenantId: string, acting: ActingOptions = {}): Tenantry {
+    return new Tenantry({}, this.client.with(actingSettings, tenantId, acting));
+  }
+
+  /**
+   * Send any request, and return what its JSON says; `withResponse` gives the raw response, too. `path` begins with
+   * `/api/v1/`. It is retried like other calls, and rejects with the same errors.
+   */
+  request(method: string, path: string, parts: RequestParts = {}, options: CallOptions = {}): Call<unknown> {
+    const { query, body, idempotencyKey, ...others } = parts;
+    const request: Parts = {
+      method: method.toUpperCase(),
+      url: path,
+      query,
+      body,
+      headers: { "Idempotency-Key": idempotencyKey },
+      security: OF_A_TENANT,
+      content: "either",
+      unknown: Object.keys(others)[0],
+    };
+    return this.client.send<unknown>(request, options);
   }
 
   override get auth(): Auth {
@@ -75,66 +135,12 @@ export class Tenantry extends Api {
   override get entitlements(): Entitlements {
     return this.#entitlements;
   }
-}
 
-function clientOf(baseUrl: string, fetch: Fetch, options: TenantryOptions): Client {
-  const { apiKey, tokens, organization, timeout = 30_000, attemptTimeout = 10_000, retries = 3 } = options;
-  if (apiKey !== undefined && tokens !== undefined) throw new ConfigurationError("Pass apiKey or tokens, not both.");
-  const fixed = apiKey === undefined ? undefined : credentialOf(apiKey, "apiKey");
-  const policy: Policy = { timeout, attemptTimeout, retries };
-  const client = createClient({
-    baseUrl,
-    auth: async () => (tokens === undefined ? fixed : credentialOf(await tokens(), "the result of tokens"))?.reveal(),
-    bodySerializer: (body) => JSON.stringify(withoutMask(body)),
-    cache: "no-store",
-    fetch: (request) => send(request as Request, policy, fetch),
-    headers: organization === undefined ? {} : { "X-Organization-Id": organization },
-    redirect: "manual",
-    responseTransformer: async (answer) => masked(answer),
-    throwOnError: true,
-  });
-  client.interceptors.request.use((request, call) => {
-    for (const [, name = ""] of call.url.matchAll(/\{(\w+)\}/g)) {
-      const value = call.path?.[name];
-      if (typeof value !== "string" || ["", ".", ".."].includes(value)) throw new TypeError(`${name} is not an id`);
-    }
-    if (request.method === "POST" && request.headers.has("authorization") && !request.headers.has("idempotency-key")) {
-      request.headers.set("Idempotency-Key", crypto.randomUUID());
-    }
-    if (call.url === "/api/v1/audit-events/export") call.parseAs = "text"; // JSON, a line for each event
-    return request;
-  });
-  return client;
-}
-
-/** Return a credential that a header can carry. The error does not show it. */
-function credentialOf(given: string | Secret, source: string): Secret {
-  const credential = revealed(given).trim();
-  if (credential === "") throw new ConfigurationError(`${source} is empty`);
-  if (!/^[\x21-\x7e]+$/.test(credential)) throw new ConfigurationError(`${source} is not a credential`);
-  return new Secret(credential);
-}
-
-/** Make the secret of a new key a `Secret`. */
-function masked(answer: unknown): unknown {
-  const isKey = typeof answer === "object" && answer !== null && "secret" in answer;
-  return isKey && typeof answer.secret === "string" ? { ...answer, secret: new Secret(answer.secret) } : answer;
-}
-
-/** Reveal the secret of a leak report. */
-function withoutMask(body: unknown): unknown {
-  const isReport = typeof body === "object" && body !== null && "secret" in body;
-  return isReport && body.secret instanceof Secret ? { ...body, secret: body.secret.reveal() } : body;
-}
-
-/** Return the address without the API's prefix and a trailing slash. The error does not show it: it may contain a password. */
-function addressOf(baseUrl: string, allowHttp: boolean): string {
-  const url = URL.canParse(baseUrl) ? new URL(baseUrl) : undefined;
-  if (!url || !/^https?:$/.test(url.protocol) || url.username || url.password || url.search || url.hash) {
-    throw new ConfigurationError("baseUrl is not an address such as https://accounts.example.com");
+  override toString(): string {
+    return `Tenantry(${this.client.baseUrl})`;
   }
-  if (url.protocol === "http:" && !allowHttp && !/^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/.test(url.hostname)) {
-    throw new ConfigurationError("baseUrl must be https: it receives credentials");
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return this.toString();
   }
-  return url.origin + url.pathname.replace(/(\/api\/v1)?\/*$/, "");
 }

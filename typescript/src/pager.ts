@@ -1,15 +1,26 @@
+import type { Call, WithResponse } from "./client.js";
+
+type Fetched<T> = { data: T[]; nextCursor: string | null };
+
 /** A page of a list. */
 export class Page<T> {
+  /** The items of the page. */
+  readonly data: T[];
+  /** The cursor of the next page, for the parameter `cursor` of the list; null on the last page. */
+  readonly nextCursor: string | null;
+  readonly #response: Response;
   readonly #after: (cursor: string) => Promise<Page<T>>;
 
-  constructor(
-    /** The items of the page. */
-    readonly data: T[],
-    /** The cursor of the next page, for the parameter `cursor` of the list; null on the last page. */
-    readonly nextCursor: string | null,
-    after: (cursor: string) => Promise<Page<T>>,
-  ) {
+  constructor({ data, response }: WithResponse<Fetched<T>>, after: (cursor: string) => Promise<Page<T>>) {
+    this.data = data.data;
+    this.nextCursor = data.nextCursor;
+    this.#response = response;
     this.#after = after;
+  }
+
+  /** The raw response: its status, headers and body. */
+  get response(): Response {
+    return this.#response;
   }
 
   /** Whether there is another page. */
@@ -24,13 +35,11 @@ export class Page<T> {
   }
 }
 
-type Fetched<T> = { data: T[]; nextCursor: string | null };
-
 /** All items of a list; pages are fetched on demand. Each iteration fetches them again. */
 export class Pager<T> implements AsyncIterable<T> {
-  readonly #fetch: (position: { cursor?: string }) => Promise<Fetched<T>>;
+  readonly #fetch: (position: { cursor?: string }) => Call<Fetched<T>>;
 
-  constructor(fetch: (position: { cursor?: string }) => Promise<Fetched<T>>) {
+  constructor(fetch: (position: { cursor?: string }) => Call<Fetched<T>>) {
     this.#fetch = fetch;
   }
 
@@ -54,7 +63,6 @@ export class Pager<T> implements AsyncIterable<T> {
   }
 
   async #page(position: { cursor?: string }): Promise<Page<T>> {
-    const { data, nextCursor } = await this.#fetch(position);
-    return new Page(data, nextCursor, (cursor) => this.#page({ cursor }));
+    return new Page(await this.#fetch(position).withResponse(), (cursor) => this.#page({ cursor }));
   }
 }

@@ -1,14 +1,19 @@
-// Verify and create the payment provider's webhook signatures, by the rules of the Python SDK.
+// Webhooks, by the rules of the Python SDK: unwrap those that tenantry sends; verify and sign events of the payment provider.
+import type { ChangeEvent } from "./changes.js";
 import { TenantryError } from "./errors.js";
 import { type ReceivedHeaders, valuesOf } from "./headers.js";
 import { revealed, type Secret } from "./secret.js";
 
-/** The header that carries the signature. `Stripe-Signature` is accepted too. */
-export const HEADER = "Provider-Signature";
+/** The header with the payment provider's signature. `Stripe-Signature` is accepted too. */
+export const PROVIDER_HEADER = "Provider-Signature";
 
-const OTHER = "stripe-signature";
+const PROVIDER_NAMES = [PROVIDER_HEADER.toLowerCase(), "stripe-signature"] as const;
+const OWN_NAMES = ["webhook-id", "webhook-timestamp", "webhook-signature"] as const;
 const MOST_SIGNATURES = 16;
 const TIME = /^[0-9]{1,12}$/;
+const SECRET_PREFIX = "whsec_";
+const SECRET_BYTES = [24, 64] as const;
+const BASE64 = /^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/;
 const OUTER_SPACE = /^[ \t\n\r\v\f]+|[ \t\n\r\v\f]+$/g;
 
 /** The signature is missing or invalid. Log `reason`, but never send it to the client. */
@@ -25,8 +30,8 @@ export class PayloadError extends TenantryError {
   override name = "PayloadError";
 }
 
-/** A provider event; `data.object` is its subscription, invoice or other object. */
-export interface Event {
+/** An event of the payment provider; `data.object` is its subscription, invoice or other object. */
+export interface PaymentProviderEvent {
   type: string;
   data: Record<string, any>;
   id?: string | null;
@@ -35,6 +40,9 @@ export interface Event {
   livemode?: boolean | null;
 }
 
+export type Body = string | Uint8Array | ArrayBuffer;
+export type Secrets = string | Secret | readonly (string | Secret)[];
+
 export interface VerifyOptions {
   /** How many seconds old, or in the future, a signature may be; 300 by default. */
   tolerance?: number;
@@ -42,86 +50,95 @@ export interface VerifyOptions {
   now?: number;
 }
 
+/** What a request claims: when its sender signed it, and the signatures. */
+interface Signatures {
+  time: string;
+  values: string[];
+}
+
 /**
- * Verify the signature of a webhook request, and return its event.
+ * Verify the signature of a webhook that tenantry sent, and return its event, as `operator.events.follow` has it.
  *
- * `body` is the raw, unparsed body. The signature must match one of the `secrets`. Rejects with `SignatureError`, with
- * `PayloadError` for a signed body that is not an event, and with `TypeError` for empty secrets.
+ * `body` is the raw, unparsed body. The signature (Standard Webhooks) must match one of the endpoint's `secrets`. Rejects
+ * with `SignatureError`, with `PayloadError` for a signed body that is not an event, and with `TypeError` for a parsed body
+ * and for faulty secrets.
  */
-export async function verify(
-  body: string | Uint8Array | ArrayBuffer,
+export async function unwrap(
+  body: Body,
   headers: ReceivedHeaders,
-  secrets: string | Secret | readonly (string | Secret)[],
-  { tolerance = 300, now = Date.now() / 1000 }: VerifyOptions = {},
-): Promise<Event> {
+  secrets: Secrets,
+  options: VerifyOptions = {},
+): Promise<ChangeEvent> {
   const raw = bytesOf(body);
-  const keys = keysOf(secrets);
-  const { stamp, signatures } = parse(headerIn(headers));
-  const expected = await Promise.all(keys.map((key) => signatureOf(raw, key, stamp)));
-  const matches = expected.flatMap((one) => signatures.map((given) => isSame(one, given)));
-  if (!matches.includes(true)) throw new SignatureError("no signature matches");
-  const age = now - Number(stamp);
-  if (!(Math.abs(age) <= tolerance)) throw new SignatureError(age > 0 ? "it is too old" : "it is from the future");
-  return eventIn(raw);
+  const keys = textsOf(secrets).map(decoded);
+  const { id, ...signatures } = ownSignatures(headers);
+  const expected = await Promise.all(keys.map((key) => ownSignature(raw, key, `${id}.${signatures.time}.`)));
+  checkMatch(expected, signatures);
+  checkAge(signatures, options);
+  return eventIn(raw, isChangeEvent);
+}
+
+/**
+ * Verify the signature of the payment provider's webhook, and return its event.
+ *
+ * The arguments and errors are those of `unwrap`; `secrets` are those that the provider gave you.
+ */
+export async function verifyProviderEvent(
+  body: Body,
+  headers: ReceivedHeaders,
+  secrets: Secrets,
+  options: VerifyOptions = {},
+): Promise<PaymentProviderEvent> {
+  const raw = bytesOf(body);
+  const keys = textsOf(secrets);
+  const signatures = providerSignatures(headers);
+  const expected = await Promise.all(keys.map((key) => providerSignature(raw, key, signatures.time)));
+  checkMatch(expected, signatures);
+  checkAge(signatures, options);
+  return eventIn(raw, isProviderEvent);
 }
 
 /** Return the `Provider-Signature` header of a body, signed `at` a time in seconds since the Unix epoch; now by default. */
-export async function sign(
-  body: string | Uint8Array | ArrayBuffer,
+export async function signProviderEvent(
+  body: Body,
   secret: string | Secret,
   { at = Date.now() / 1000 }: { at?: number | Date } = {},
 ): Promise<string> {
-  const stamp = String(Math.floor(at instanceof Date ? at.getTime() / 1000 : at));
-  const [key = ""] = keysOf(secret);
-  return `t=${stamp},v1=${await signatureOf(bytesOf(body), key, stamp)}`;
+  const time = String(Math.floor(at instanceof Date ? at.getTime() / 1000 : at));
+  const [key = ""] = textsOf(secret);
+  return `t=${time},v1=${await providerSignature(bytesOf(body), key, time)}`;
 }
 
-function bytesOf(body: string | Uint8Array | ArrayBuffer): Uint8Array {
+// Arguments
+
+function bytesOf(body: Body): Uint8Array {
   if (typeof body === "string") return new TextEncoder().encode(body);
-  return body instanceof ArrayBuffer ? new Uint8Array(body) : body;
+  if (ArrayBuffer.isView(body)) return new Uint8Array(body.buffer, body.byteOffset, body.byteLength);
+  if (body instanceof ArrayBuffer) return new Uint8Array(body);
+  throw new TypeError("body must be the raw body as it was received: bytes or text, not parsed");
 }
 
-function keysOf(secrets: string | Secret | readonly (string | Secret)[]): string[] {
-  const keys = [secrets].flat().map((key) => revealed(key as string | Secret));
-  if (keys.length === 0 || !keys.every((key) => typeof key === "string" && key.trim() !== "")) {
+function textsOf(secrets: Secrets): string[] {
+  const texts = [secrets].flat().map((secret) => revealed(secret as string | Secret));
+  if (texts.length === 0 || !texts.every((text) => typeof text === "string" && text.trim() !== "")) {
     throw new TypeError("pass at least one secret; secrets are non-empty strings");
   }
-  return keys;
+  return texts;
 }
 
-function headerIn(headers: ReceivedHeaders): string {
-  const [own, other] = [HEADER.toLowerCase(), OTHER].map((name) => valuesOf(headers, name));
-  const values = own?.length ? own : other;
-  const header = values?.flat().join(", ");
-  if (!header) throw new SignatureError(`there is no ${HEADER} header`);
-  return header;
+const headerOf = (headers: ReceivedHeaders, name: string): string => valuesOf(headers, name).flat().join(", ");
+const hasHeader = (headers: ReceivedHeaders, name: string): boolean => valuesOf(headers, name).length > 0;
+
+// Both senders
+
+function checkMatch(expected: string[], signatures: Signatures): void {
+  const matches = expected.flatMap((one) => signatures.values.map((given) => isSame(one, given)));
+  if (!matches.includes(true)) throw new SignatureError("no signature matches");
 }
 
-function parse(header: string): { stamp: string; signatures: string[] } {
-  const stamps: string[] = [];
-  const signatures: string[] = [];
-  for (const part of header.split(",")) {
-    const [scheme = "", ...values] = part.replace(OUTER_SPACE, "").split("=");
-    if (values.length === 0) throw new SignatureError("the header is malformed");
-    if (scheme === "t") stamps.push(values.join("="));
-    if (scheme === "v1") signatures.push(values.join("="));
-  }
-  const [stamp = "", ...others] = stamps;
-  const isNumber = signatures.length >= 1 && signatures.length <= MOST_SIGNATURES;
-  if (others.length > 0 || !TIME.test(stamp) || !isNumber) throw new SignatureError("the header is malformed");
-  return { stamp, signatures };
-}
-
-async function signatureOf(body: Uint8Array, secret: string, stamp: string): Promise<string> {
-  const encoder = new TextEncoder();
-  const algorithm = { name: "HMAC", hash: "SHA-256" };
-  const key = await crypto.subtle.importKey("raw", encoder.encode(secret), algorithm, false, ["sign"]);
-  const prefix = encoder.encode(`${stamp}.`);
-  const signed = new Uint8Array(prefix.length + body.length);
-  signed.set(prefix);
-  signed.set(body, prefix.length);
-  const digest = new Uint8Array(await crypto.subtle.sign("HMAC", key, signed));
-  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+function checkAge({ time }: Signatures, { tolerance = 300, now = Date.now() / 1000 }: VerifyOptions): void {
+  const age = now - Number(time);
+  if (!(Math.abs(age) <= tolerance)) throw new SignatureError(age > 0 ? "it is too old" : "it is from the future");
 }
 
 /** Compare in a time that depends on the length of `given` alone. */
@@ -133,7 +150,18 @@ function isSame(expected: string, given: string): boolean {
   return difference === 0;
 }
 
-function eventIn(raw: Uint8Array): Event {
+/** Return the HMAC-SHA256 of a prefix and a body. */
+async function digestOf(prefix: string, body: Uint8Array, key: BufferSource): Promise<Uint8Array> {
+  const algorithm = { name: "HMAC", hash: "SHA-256" };
+  const imported = await crypto.subtle.importKey("raw", key, algorithm, false, ["sign"]);
+  const head = new TextEncoder().encode(prefix);
+  const signed = new Uint8Array(head.length + body.length);
+  signed.set(head);
+  signed.set(body, head.length);
+  return new Uint8Array(await crypto.subtle.sign("HMAC", imported, signed));
+}
+
+function eventIn<Event>(raw: Uint8Array, isEvent: (value: unknown) => value is Event): Event {
   let value: unknown;
   try {
     value = JSON.parse(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(raw));
@@ -144,7 +172,75 @@ function eventIn(raw: Uint8Array): Event {
   return value;
 }
 
-function isEvent(value: unknown): value is Event {
+const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+// tenantry
+
+/** Return the key that a secret contains. The error does not show the secret. */
+function decoded(secret: string): BufferSource {
+  const text = secret.startsWith(SECRET_PREFIX) ? secret.slice(SECRET_PREFIX.length) : "";
+  const key = Uint8Array.from(BASE64.test(text) ? atob(text) : "", (character) => character.charCodeAt(0));
+  const [least, most] = SECRET_BYTES;
+  if (key.length < least || key.length > most) {
+    throw new TypeError(`a secret of tenantry's webhooks is ${SECRET_PREFIX} and base64 of ${least} to ${most} bytes`);
+  }
+  return key;
+}
+
+async function ownSignature(body: Uint8Array, key: BufferSource, prefix: string): Promise<string> {
+  return `v1,${btoa(String.fromCharCode(...(await digestOf(prefix, body, key))))}`;
+}
+
+function ownSignatures(headers: ReceivedHeaders): Signatures & { id: string } {
+  const [id = "", time = "", header = ""] = OWN_NAMES.map((name) => headerOf(headers, name));
+  const missing = OWN_NAMES.find((name) => headerOf(headers, name) === "");
+  if (missing !== undefined && PROVIDER_NAMES.some((name) => hasHeader(headers, name))) {
+    throw new SignatureError("the payment provider sent it: use webhooks.verifyProviderEvent");
+  }
+  if (missing !== undefined) throw new SignatureError(`there is no ${missing} header`);
+  const values = header.split(" ");
+  if (!TIME.test(time) || values.length > MOST_SIGNATURES) throw new SignatureError("its headers are malformed");
+  return { id, time, values };
+}
+
+function isChangeEvent(value: unknown): value is ChangeEvent {
+  if (!isObject(value)) return false;
+  const { id, type, orgId, at, version, data } = value;
+  return [id, type, orgId, at].every((text) => typeof text === "string") && Number.isInteger(version) && data !== undefined;
+}
+
+// The payment provider
+
+async function providerSignature(body: Uint8Array, secret: string, time: string): Promise<string> {
+  const digest = await digestOf(`${time}.`, body, new TextEncoder().encode(secret));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function providerSignatures(headers: ReceivedHeaders): Signatures {
+  const name = PROVIDER_NAMES.find((each) => hasHeader(headers, each));
+  const header = name === undefined ? "" : headerOf(headers, name);
+  if (header !== "") return parse(header);
+  if (hasHeader(headers, "webhook-signature")) throw new SignatureError("tenantry sent it: use webhooks.unwrap");
+  throw new SignatureError(`there is no ${PROVIDER_HEADER} header`);
+}
+
+function parse(header: string): Signatures {
+  const stamps: string[] = [];
+  const signatures: string[] = [];
+  for (const part of header.split(",")) {
+    const [scheme = "", ...values] = part.replace(OUTER_SPACE, "").split("=");
+    if (values.length === 0) throw new SignatureError("the header is malformed");
+    if (scheme === "t") stamps.push(values.join("="));
+    if (scheme === "v1") signatures.push(values.join("="));
+  }
+  const [stamp = "", ...others] = stamps;
+  const isNumber = signatures.length >= 1 && signatures.length <= MOST_SIGNATURES;
+  if (others.length > 0 || !TIME.test(stamp) || !isNumber) throw new SignatureError("the header is malformed");
+  return { time: stamp, values: signatures };
+}
+
+function isProviderEvent(value: unknown): value is PaymentProviderEvent {
   if (!isObject(value)) return false;
   const { type, data, id, created, livemode } = value;
   return (
@@ -155,6 +251,3 @@ function isEvent(value: unknown): value is Event {
     (livemode == null || typeof livemode === "boolean")
   );
 }
-
-const isObject = (value: unknown): value is Record<string, unknown> =>
-  typeof value === "object" && value !== null && !Array.isArray(value);

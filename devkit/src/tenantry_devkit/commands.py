@@ -4,15 +4,24 @@
 
 from typing import Final
 
-COMMANDS: Final = {
-    "demo": ("tenantry_devkit.demo.command", "Run everything on this machine, with example data."),
-    "listen": (
-        "tenantry_devkit.local.listen",
-        "Forward the payment provider's events to this machine.",
-    ),
-    "trigger": (
-        "tenantry_devkit.local.trigger",
-        "Send simulated provider events, and show their effect.",
-    ),
+from tenantry_cli.command_group import Sections
+
+COMMANDS: Final[Sections] = {
+    "Test on this machine": {
+        "listen": (
+            "tenantry_devkit.local.listen",
+            "Forward the payment provider's events to this machine.",
+        ),
+        "trigger": (
+            "tenantry_devkit.local.trigger",
+            "Send simulated provider events, and show their effect.",
+        ),
+    },
+    "Run a service": {
+        "demo": (
+            "tenantry_devkit.demo.command",
+            "Run everything on this machine, with example data.",
+        ),
+    },
 }
-"""Name: the module that holds the command, and its line of help."""
+"""By heading of the help, then by name: the module that holds the command, and its line of help."""

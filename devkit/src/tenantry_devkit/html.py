@@ -42,15 +42,11 @@ class Pages:
             "default-src 'none'; style-src 'self'; frame-src 'self'; "
             f"base-uri 'none'; form-action {form_action}; frame-ancestors 'none'"
         )
-        content, headers = (
-            self.templates.get_template(template).render(context),
-            {"Content-Security-Policy": policy},
-        )
         return Response(
-            content,
+            self.templates.get_template(template).render(context),
             status_code=status_code,
             media_type=MediaType.HTML,
-            headers={**HEADERS, **headers},
+            headers={**HEADERS, "Content-Security-Policy": policy},
         )
 
     def message(self, title: str, message: str, status_code: int = 200) -> Response[str]:

@@ -1,13 +1,12 @@
 """A small OpenID provider for development: any client can sign in as any of its users."""
 
 import base64
-import binascii
 import hmac
 import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
@@ -38,7 +37,6 @@ CODE_LIFETIME: Final = timedelta(seconds=60)
 REFRESH_LIFETIME: Final = timedelta(days=30)
 DEVICE_LIFETIME: Final = timedelta(minutes=10)
 DEVICE_INTERVAL: Final = timedelta(seconds=1)
-_SLOW_DOWN: Final = timedelta(seconds=5)
 _CODE: Final = "code"
 _REFRESH_TOKEN: Final = "refresh token"  # noqa: S105  # a kind
 _LETTERS: Final = "BCDFGHJKLMNPQRSTVWXZ"
@@ -53,7 +51,7 @@ _LOOPBACK_URI: Final = re.compile(
     r"https?://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d{1,5})?(?:[/?][^#\\\"<>^`{|}\s\x00-\x20\x7f-\U0010ffff]*)?"
 )
 _CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")  # RFC 7636 section 4.2
-_CODE_VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")  # RFC 7636 section 4.1
+_SECONDS: Final = re.compile(r"[0-9]{1,9}")
 
 _log = logging.getLogger(__name__)
 
@@ -69,26 +67,20 @@ class OAuthError(Exception):
         self.code = code
 
 
-class _OneTimeToken(msgspec.Struct):
-    """An authorization code or a refresh token (``kind``) of the sign-in that began with the code
-    ``sign_in``.
-    """
+class _OneTimeToken(msgspec.Struct, frozen=True):
+    """An authorization code or a refresh token (``kind``)."""
 
     kind: str
     grant: Grant
-    sign_in: str
     expires_at: datetime
-    redirect_uri: str
-    code_challenge: str
-    is_spent: bool = False
+    redirect_uri: str = ""
+    code_challenge: str = ""
 
 
 class _Device(msgspec.Struct):
     user_code: str
     scopes: tuple[str, ...]
     expires_at: datetime
-    next_poll: datetime
-    interval: timedelta = DEVICE_INTERVAL
     grant: Grant | None = None
     is_denied: bool = False
 
@@ -99,9 +91,6 @@ E = TypeVar("E", _OneTimeToken, _Device)
 class Grants:
     """Codes, refresh tokens and device codes, in memory. Each works once, for 60 s, 30 days, or ten
     minutes.
-
-    Reuse of a code or refresh token revokes every refresh token of its sign-in (RFC 6749 section
-    4.1.2, RFC 9700 section 4.14.2). For device codes see RFC 8628.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -113,12 +102,11 @@ class Grants:
         """Return a code for the client that knows the verifier of ``code_challenge`` (S256, RFC
         7636).
         """
-        return self._issue(_CODE, grant, None, CODE_LIFETIME, redirect_uri, code_challenge)
+        expires_at = self._clock() + CODE_LIFETIME
+        return self._issue(_OneTimeToken(_CODE, grant, expires_at, redirect_uri, code_challenge))
 
-    def redeem(self, code: str, *, redirect_uri: str, code_verifier: str) -> tuple[Grant, str]:
-        """Return the grant of a code and a refresh token; raises `OAuthError`, which spends the
-        code too.
-        """
+    def redeem(self, code: str, *, redirect_uri: str, code_verifier: str) -> Grant:
+        """Return the grant of a code; raises `OAuthError`, which spends the code too."""
         entry = self._spend(_CODE, code)
         if redirect_uri != entry.redirect_uri:
             raise OAuthError(
@@ -127,31 +115,24 @@ class Grants:
         challenge: str = create_s256_code_challenge(code_verifier)  # type: ignore[no-untyped-call]
         if not hmac.compare_digest(challenge, entry.code_challenge):
             raise OAuthError("invalid_grant", "code_verifier does not match the code_challenge.")
-        return entry.grant, self.new_refresh_token(entry.grant, code)
+        return entry.grant
 
-    def rotate(self, refresh_token: str) -> tuple[Grant, str]:
-        """Return the grant of a refresh token and its successor; raises `OAuthError`."""
-        entry = self._spend(_REFRESH_TOKEN, refresh_token)
-        return entry.grant, self.new_refresh_token(entry.grant, entry.sign_in)
+    def new_refresh_token(self, grant: Grant) -> str:
+        return self._issue(_OneTimeToken(_REFRESH_TOKEN, grant, self._clock() + REFRESH_LIFETIME))
+
+    def refresh(self, refresh_token: str) -> Grant:
+        """Return the grant of a refresh token; raises `OAuthError`."""
+        return self._spend(_REFRESH_TOKEN, refresh_token).grant
 
     def revoke(self, token: str) -> None:
-        """Revoke all tokens of a token's sign-in; ignore an unknown token."""
-        if entry := self._tokens.get(token):
-            self._tokens = {
-                text: other
-                for text, other in self._tokens.items()
-                if other.sign_in != entry.sign_in
-            }
-
-    def new_refresh_token(self, grant: Grant, sign_in: str) -> str:
-        """Return a refresh token of the sign-in that began with this code."""
-        return self._issue(_REFRESH_TOKEN, grant, sign_in, REFRESH_LIFETIME)
+        """Revoke a token; ignore an unknown one."""
+        self._tokens.pop(token, None)
 
     def begin_device(self, scopes: tuple[str, ...]) -> tuple[str, str]:
         """Return a device code and a user code."""
-        now, letters = self._clock(), "".join(secrets.choice(_LETTERS) for _ in range(8))
+        letters = "".join(secrets.choice(_LETTERS) for _ in range(8))
         user_code, device_code = f"{letters[:4]}-{letters[4:]}", secrets.token_urlsafe(32)
-        device = _Device(user_code, scopes, now + DEVICE_LIFETIME, now + DEVICE_INTERVAL)
+        device = _Device(user_code, scopes, self._clock() + DEVICE_LIFETIME)
         self._devices = {**self._unexpired(self._devices), device_code: device}
         return device_code, user_code
 
@@ -169,51 +150,30 @@ class Grants:
 
     def poll_device(self, device_code: str) -> Grant:
         """Return the device's grant, once. Raises `OAuthError` while it is pending, and
-        afterwards.
+        afterwards (RFC 8628 section 3.5).
         """
-        now, device = self._clock(), self._devices.get(device_code)
+        device = self._devices.get(device_code)
         if device is None:
             raise OAuthError("invalid_grant", "The device code is unknown or was used before.")
-        if device.expires_at <= now:
+        if device.expires_at <= self._clock():
             raise OAuthError("expired_token", "The device code has expired.")
         if device.is_denied:
             raise OAuthError("access_denied", "The user denied the sign-in.")
-        if device.grant is not None:
-            del self._devices[device_code]
-            return device.grant
-        error = OAuthError("authorization_pending", "The user has not entered the code yet.")
-        if now < device.next_poll:
-            device.interval += _SLOW_DOWN
-            error = OAuthError("slow_down", "The device polls too often.")
-        device.next_poll = now + device.interval
-        raise error
+        if device.grant is None:
+            raise OAuthError("authorization_pending", "The user has not entered the code yet.")
+        del self._devices[device_code]
+        return device.grant
 
-    def _issue(
-        self,
-        kind: str,
-        grant: Grant,
-        sign_in: str | None,
-        lifetime: timedelta,
-        redirect_uri: str = "",
-        code_challenge: str = "",
-    ) -> str:
-        """Return a new token; without ``sign_in`` it begins one."""
+    def _issue(self, entry: _OneTimeToken) -> str:
         text = secrets.token_urlsafe(32)
-        expires_at = self._clock() + lifetime
-        entry = _OneTimeToken(
-            kind, grant, sign_in or text, expires_at, redirect_uri, code_challenge
-        )
         self._tokens = {**self._unexpired(self._tokens), text: entry}
         return text
 
     def _spend(self, kind: str, text: str) -> _OneTimeToken:
         entry = self._unexpired(self._tokens).get(text)
         if entry is None or entry.kind != kind:
-            raise OAuthError("invalid_grant", f"The {kind} is unknown or has expired.")
-        if entry.is_spent:
-            self.revoke(text)
-            raise OAuthError("invalid_grant", f"The {kind} was used before.")
-        entry.is_spent = True
+            raise OAuthError("invalid_grant", f"The {kind} is unknown, expired or was used before.")
+        del self._tokens[text]
         return entry
 
     def _unexpired(self, entries: Mapping[str, E]) -> dict[str, E]:
@@ -237,8 +197,7 @@ def create_identity_provider(
     which may change.
 
     Every http(s) address on loopback is a valid redirect address. With ``client_secret`` the client
-    may authenticate, and get tokens for itself (client_credentials), as a member of the first
-    user's organization. A restart ends all refresh tokens. The host name must be the issuer's or
+    may authenticate. A restart ends all refresh tokens. The host name must be the issuer's or
     localhost, as a protection against DNS rebinding.
     """
     provider = _IdentityProvider(
@@ -290,11 +249,13 @@ async def _parameters_of(request: AnyRequest) -> Parameters:
 
     Parameters without a value are omitted (RFC 6749 section 3.1).
     """
-    raw = await _raw_parameters(request)
+    is_get = request.method == HttpMethod.GET
+    raw: bytes = request.scope["query_string"] if is_get else await request.body()
     try:
         pairs = parse_qsl(
             raw.decode(),
             keep_blank_values=True,
+            strict_parsing=bool(raw),
             errors="strict",
             max_num_fields=_MAX_PARAMETERS,
         )
@@ -303,15 +264,6 @@ async def _parameters_of(request: AnyRequest) -> Parameters:
     if len({name for name, _ in pairs}) != len(pairs):
         raise OAuthError("invalid_request", "A parameter is repeated.")
     return {name: text for name, text in pairs if text}
-
-
-async def _raw_parameters(request: AnyRequest) -> bytes:
-    if request.method == HttpMethod.GET:
-        query: bytes = request.scope["query_string"]
-        return query
-    if request.content_type[0] != "application/x-www-form-urlencoded":
-        raise OAuthError("invalid_request", "The body must be application/x-www-form-urlencoded.")
-    return await request.body()
 
 
 def _required(parameters: Parameters, name: str) -> str:
@@ -342,8 +294,8 @@ def _basic(authorization: str) -> tuple[str, str]:
     """
     scheme, _, credentials = authorization.partition(" ")
     try:
-        decoded = base64.b64decode(credentials.strip(), validate=True).decode()
-    except (binascii.Error, ValueError):
+        decoded = base64.b64decode(credentials).decode()
+    except ValueError:
         decoded = ""
     client_id, colon, secret = decoded.partition(":")
     if scheme.lower() != "basic" or not colon:
@@ -351,7 +303,12 @@ def _basic(authorization: str) -> tuple[str, str]:
     return unquote_plus(client_id), unquote_plus(secret)
 
 
-def _request_error(parameters: Parameters, *, is_known: bool) -> tuple[str, str] | None:
+def _is_silent(parameters: Parameters) -> bool:
+    """Whether the client forbids a page (OpenID Connect Core 3.1.2.1)."""
+    return "none" in parameters.get("prompt", "").split(" ")
+
+
+def _request_error(parameters: Parameters) -> tuple[str, str] | None:
     """Return error code and description of a bad authorization request (RFC 6749 section
     4.1.2.1).
     """
@@ -363,8 +320,21 @@ def _request_error(parameters: Parameters, *, is_known: bool) -> tuple[str, str]
         or _CODE_CHALLENGE.fullmatch(code_challenge) is None
     ):
         return "invalid_request", "PKCE with S256 is required."
-    if "none" in parameters.get("prompt", "").split(" ") and not is_known:
-        return "login_required", "login_hint names no user."
+    if "max_age" in parameters and _SECONDS.fullmatch(parameters["max_age"]) is None:
+        return "invalid_request", "max_age must be a number of seconds."
+    return None
+
+
+def _sign_in_error(
+    parameters: Parameters, moment: datetime | None, *, chosen: bool
+) -> tuple[str, str] | None:
+    """Return error code and description where no user has signed in and no page may be shown, or
+    the page did not sign one in.
+    """
+    if _is_silent(parameters) and (chosen or moment is None):
+        return "login_required", "login_hint names no user, or one who has to sign in again."
+    if chosen and moment is None:
+        return "access_denied", "No user was chosen."
     return None
 
 
@@ -375,6 +345,8 @@ class _IdentityProvider:
     client_secret: Secret | None
     grants: Grants
     pages: Pages
+    signed_in_at: dict[str, datetime] = field(default_factory=dict)
+    """When each user last signed in, by their ``sub``."""
 
     def routes(self) -> list[ControllerRouterHandler]:
         own_page_only = self._reject_other_site
@@ -396,11 +368,7 @@ class _IdentityProvider:
 
     async def _discovery(self) -> dict[str, Any]:
         issuer = self.tokens.issuer
-        grant_types = ["authorization_code", "refresh_token", DEVICE_GRANT]
-        authentication = ["none"]
-        if self.client_secret is not None:
-            grant_types.append("client_credentials")
-            authentication.append("client_secret_basic")
+        authentication = ["none"] if self.client_secret is None else ["none", "client_secret_basic"]
         return {
             "issuer": issuer,
             "authorization_endpoint": f"{issuer}/authorize",
@@ -413,12 +381,11 @@ class _IdentityProvider:
             "scopes_supported": list(OIDC_SCOPES),
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
-            "grant_types_supported": grant_types,
+            "grant_types_supported": ["authorization_code", "refresh_token", DEVICE_GRANT],
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": [self.tokens.algorithm],
             "token_endpoint_auth_methods_supported": authentication,
             "code_challenge_methods_supported": ["S256"],
-            "claims_supported": ["sub", "name", "email", "email_verified", "org_id", "org_role"],
             "authorization_response_iss_parameter_supported": True,
             "request_uri_parameter_supported": False,
         }
@@ -473,13 +440,13 @@ class _IdentityProvider:
             return self._reject(
                 "redirect_uri is not an http address on loopback, such as http://127.0.0.1:3001/..."
             )
-        if error := _request_error(parameters, is_known=user is not None and not chosen):
+        error, moment = _request_error(parameters), None
+        if error is None and user is not None:
+            moment = self._sign_in(parameters, user, chosen=chosen)
+        if error := error or _sign_in_error(parameters, moment, chosen=chosen):
             return self._redirect_back(parameters, error=error[0], error_description=error[1])
-        if user is not None:
-            return self._redirect_back(parameters, code=self._new_code(parameters, user))
-        if chosen:
-            denied = {"error": "access_denied", "error_description": "No user was chosen."}
-            return self._redirect_back(parameters, **denied)
+        if user is not None and moment is not None:
+            return self._redirect_back(parameters, code=self._new_code(parameters, user, moment))
         parts = urlsplit(redirect_uri)
         return self.pages.page(
             "users.html",
@@ -494,18 +461,32 @@ class _IdentityProvider:
         fields |= _state(parameters) | {"iss": self.tokens.issuer}
         return redirect(_with_query(parameters["redirect_uri"], fields))
 
-    def _new_code(self, parameters: Parameters, user: DemoUser) -> str:
-        grant = Grant(user, _scopes_of(parameters), parameters.get("nonce"), self.tokens.clock())
+    def _sign_in(self, parameters: Parameters, user: DemoUser, *, chosen: bool) -> datetime | None:
+        """Return when the user signed in; None if that was longer ago than the client accepts
+        (``max_age``).
+
+        To be chosen is to sign in, and so is to be named by a client that neither forbids a page
+        nor gives ``max_age``.
+        """
+        now = self.tokens.clock()
+        before = self.signed_in_at.get(user.sub)
+        if "max_age" in parameters and not chosen:
+            allowed = timedelta(seconds=int(parameters["max_age"]))
+            return before if before is not None and now - before <= allowed else None
+        if chosen or before is None or not _is_silent(parameters):
+            before = self.signed_in_at[user.sub] = now
+        return before
+
+    def _new_code(self, parameters: Parameters, user: DemoUser, signed_in_at: datetime) -> str:
+        grant = Grant(user, _scopes_of(parameters), parameters.get("nonce"), signed_in_at)
         return self.grants.new_code(
             grant,
             redirect_uri=parameters["redirect_uri"],
             code_challenge=parameters["code_challenge"],
         )
 
-    def _check_client(self, parameters: Parameters, request: AnyRequest) -> bool:
-        """Return whether the client has authenticated; raises `OAuthError` for a wrong secret or
-        client.
-        """
+    def _check_client(self, parameters: Parameters, request: AnyRequest) -> None:
+        """Raise `OAuthError` for an unknown client, and for a wrong secret if it gives one."""
         client_id, secret = parameters.get("client_id"), None
         if "authorization" in request.headers:
             basic_id, secret = _basic(request.headers["authorization"])
@@ -514,85 +495,45 @@ class _IdentityProvider:
             client_id = basic_id
         if client_id != self.tokens.client_id:
             raise OAuthError("invalid_client", "The client is unknown.")
-        if secret is None:
-            return False
-        expected = self.client_secret
-        if expected is None or not hmac.compare_digest(secret.encode(), expected.reveal().encode()):
+        expected = self.client_secret.reveal() if self.client_secret else ""
+        if secret is not None and not hmac.compare_digest(secret.encode(), expected.encode()):
             raise OAuthError("invalid_client", "The client's secret is wrong.")
-        return True
 
     async def _token(self, parameters: Parameters, request: AnyRequest) -> dict[str, Any]:
         """Return tokens (RFC 6749 section 5.1); raises `OAuthError`."""
-        is_authenticated = self._check_client(parameters, request)
+        self._check_client(parameters, request)
         match parameters.get("grant_type"):
             case "authorization_code":
-                return self._redeem_code(parameters)
+                grant = self.grants.redeem(
+                    _required(parameters, "code"),
+                    redirect_uri=_required(parameters, "redirect_uri"),
+                    code_verifier=_required(parameters, "code_verifier"),
+                )
+                return self._all_tokens(grant, nonce=grant.nonce)
             case "refresh_token":
-                grant, refresh_token = self.grants.rotate(_required(parameters, "refresh_token"))
                 # without nonce: OpenID Connect Core 12.2
-                return self._all_tokens(grant, refresh_token)
+                return self._all_tokens(self.grants.refresh(_required(parameters, "refresh_token")))
             case "urn:ietf:params:oauth:grant-type:device_code":
-                device_code = _required(parameters, "device_code")
-                grant = self.grants.poll_device(device_code)
-                return self._all_tokens(grant, self.grants.new_refresh_token(grant, device_code))
-            case "client_credentials" if is_authenticated:
-                return self._machine_token(parameters)
-            case "client_credentials":
-                raise OAuthError("invalid_client", "client_credentials needs the client's secret.")
+                return self._all_tokens(
+                    self.grants.poll_device(_required(parameters, "device_code"))
+                )
             case None:
                 raise OAuthError("invalid_request", "grant_type is missing.")
             case _:
                 raise OAuthError("unsupported_grant_type", "This grant_type is not supported.")
 
-    def _redeem_code(self, parameters: Parameters) -> dict[str, Any]:
-        verifier = _required(parameters, "code_verifier")
-        if _CODE_VERIFIER.fullmatch(verifier) is None:
-            raise OAuthError("invalid_grant", "code_verifier is malformed.")
-        grant, refresh_token = self.grants.redeem(
-            _required(parameters, "code"),
-            redirect_uri=_required(parameters, "redirect_uri"),
-            code_verifier=verifier,
-        )
-        return self._all_tokens(
-            grant,
-            refresh_token,
-            nonce=grant.nonce,
-        )
-
-    def _machine_token(self, parameters: Parameters) -> dict[str, Any]:
-        """Return a token of the client itself, in the first tenant that a user has."""
-        org_id = next((user.org_id for user in self.users if user.org_id), None)
-        client_id = self.tokens.client_id
-        machine = DemoUser(
-            client_id,
-            client_id,
-            None,
-            org_id,
-            "member" if org_id else None,
-        )
-        scopes = tuple(scope for scope in _scopes_of(parameters) if scope not in OIDC_SCOPES)
-        return self._access_token(machine, scopes)
-
-    def _access_token(self, user: DemoUser, scopes: tuple[str, ...]) -> dict[str, Any]:
-        scope, expires_in = " ".join(scopes), int(ACCESS_TOKEN_LIFETIME.total_seconds())
-        access_token = self.tokens.access_token(user, scope=scope)
-        return {
+    def _all_tokens(self, grant: Grant, *, nonce: str | None = None) -> dict[str, Any]:
+        scope = " ".join(grant.scopes)
+        access_token = self.tokens.access_token(grant.user, scope=scope)
+        body = {
             "access_token": access_token,
             "token_type": "Bearer",
-            "expires_in": expires_in,
+            "expires_in": int(ACCESS_TOKEN_LIFETIME.total_seconds()),
             "scope": scope,
+            "refresh_token": self.grants.new_refresh_token(grant),
         }
-
-    def _all_tokens(
-        self, grant: Grant, refresh_token: str, *, nonce: str | None = None
-    ) -> dict[str, Any]:
-        body = {**self._access_token(grant.user, grant.scopes), "refresh_token": refresh_token}
         if "openid" in grant.scopes:
-            body["id_token"] = self.tokens.id_token(
-                grant,
-                body["access_token"],
-                nonce=nonce,
-            )
+            body["id_token"] = self.tokens.id_token(grant, access_token, nonce=nonce)
         return body
 
     async def _userinfo(self, request: AnyRequest) -> Response[dict[str, Any]]:

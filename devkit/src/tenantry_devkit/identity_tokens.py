@@ -1,8 +1,6 @@
 """Users, the signing key and the tokens of the development identity provider."""
 
-import base64
 import contextlib
-import hashlib
 import secrets
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -11,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
+from authlib.oidc.core.util import create_half_hash
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -35,7 +34,7 @@ class DemoUser(msgspec.Struct, frozen=True):
     """A user who can sign in with one click.
 
     ``email`` counts as verified. ``role`` is the role in the organization ``org_id``: owner, admin
-    or member.
+    or member. ``is_operator`` is for the pages alone: who is one is the service's setting.
     """
 
     sub: str
@@ -43,6 +42,7 @@ class DemoUser(msgspec.Struct, frozen=True):
     email: str | None
     org_id: str | None = None
     role: str | None = None
+    is_operator: bool = False
 
 
 def load_or_create_signing_key(path: Path) -> SigningKey:
@@ -106,14 +106,13 @@ class TokenIssuer(msgspec.Struct, frozen=True):
 
     def id_token(self, grant: Grant, access_token: str, *, nonce: str | None) -> str:
         """Return the ID token (OpenID Connect Core 1.0, section 2) of an access token."""
-        half = hashlib.sha256(access_token.encode()).digest()[:16]
         claims = {
             **self._claims(
                 self.client_id,
                 grant.user,
                 ACCESS_TOKEN_LIFETIME,
             ),
-            "at_hash": base64.urlsafe_b64encode(half).rstrip(b"=").decode(),
+            "at_hash": (create_half_hash(access_token, self.algorithm) or b"").decode(),
             "auth_time": int(grant.authenticated_at.timestamp()),
             **({} if nonce is None else {"nonce": nonce}),
             **user_claims(grant.user, grant.scopes),

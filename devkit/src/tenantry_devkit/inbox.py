@@ -9,8 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from email.message import EmailMessage
-from email.parser import BytesHeaderParser, BytesParser
-from email.policy import compat32
+from email.parser import BytesParser
 from email.policy import default as default_policy
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,7 @@ from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
 from tenantry.common.clock import Clock, from_micros, system_clock, to_micros
-from tenantry.common.files import write_private
+from tenantry_devkit.files import write_private
 from tenantry_devkit.html import HEADERS, Pages
 
 _log = logging.getLogger(__name__)
@@ -133,12 +132,7 @@ def _read(mail_id: str, content: bytes) -> Mail:
         headers = [(name, str(value)) for name, value in message.items()]
         text, html = _part(message, "plain") or "", _part(message, "html")
     except Exception:  # noqa: BLE001  # the library fails in many ways on malformed messages
-        raw = BytesHeaderParser(policy=compat32).parsebytes(content).raw_items()
-        headers = [(name, " ".join(str(value).splitlines())) for name, value in raw]
-        text, html = (
-            content.replace(b"\r\n", b"\n").partition(b"\n\n")[2].decode("utf-8", "replace"),
-            None,
-        )
+        headers, text, html = [], content.decode("utf-8", "replace"), None
     headers = [(name, _without_surrogates(value)) for name, value in headers]
 
     def first(*names: str) -> str:

@@ -13,6 +13,7 @@ from tenantry_sdk._models import (
     Invitation,
     ManagedTenant,
     Member,
+    PaymentReversal,
 )
 from tenantry_sdk._response import Model, Response, converted
 
@@ -78,6 +79,13 @@ class GrantEvent(ChangeEvent, frozen=True, kw_only=True):
     """The grant. Its name is unique within the tenant."""
 
 
+class PaymentReversalEvent(ChangeEvent, frozen=True, kw_only=True):
+    """``billing.*``: a refund or a dispute reached another status."""
+
+    data: PaymentReversal
+    """The refund or dispute."""
+
+
 class EntitlementEvent(ChangeEvent, frozen=True, kw_only=True):
     """``entitlement.*``: a tenant reached a quota."""
 
@@ -108,6 +116,7 @@ _KINDS: Final[dict[str, type[ChangeEvent]]] = {
     "api_key": ApiKeyEvent,
     "grant": GrantEvent,
     "entitlement": EntitlementEvent,
+    "billing": PaymentReversalEvent,
     "audit": AuditTrailEvent,
 }
 
@@ -116,8 +125,14 @@ def page_of(response: Response) -> EventPage:
     """Return the page in a response, each event of the class of its kind. Raises
     `UnreadableAnswerError`.
     """
-    page: EventPage = response.parse(EventPage, _converted)
-    return page
+    return response.parse(EventPage, _converted)
+
+
+def event_of(document: Any) -> ChangeEvent:  # noqa: ANN401  # decoded JSON
+    """Return one event, of the class of its kind. Raises `msgspec.ValidationError`."""
+    converted(document, ChangeEvent)
+    event: ChangeEvent = converted(document, _class_of(document))
+    return event
 
 
 def _converted(document: Any, kind: Any, response: Response) -> Any:  # noqa: ANN401

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -41,9 +41,6 @@ else:
     HashAlgorithm = ImportStatus = RequestOutcome = str
 
 
-_MORE: Final = "..."
-
-
 class ApiKey(Model, frozen=True, kw_only=True):
     """An API key, without its secret."""
 
@@ -79,6 +76,12 @@ class ApiKey(Model, frozen=True, kw_only=True):
     """The id that another system of yours gives it; several keys may have it."""
     metadata: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """What your systems store with it; empty if they store nothing."""
+    allowed_addresses: list[str] = msgspec.field(default_factory=list[str])
+    """The addresses and networks from which it may be used; empty for any."""
+    enabled: bool = True
+    """Whether requests with it are accepted while it is active; False if it is switched off."""
+    requests_per_minute: int | None = None
+    """At most so many requests in a minute; None for no limit of its own."""
     imported_as: HashAlgorithm | None = None
     """The algorithm of the hash by which it was imported, until its first use; None for all other
     keys.
@@ -135,6 +138,13 @@ class ImportResult(Model, frozen=True, kw_only=True):
     """A result for each key, in the order of the call."""
 
 
+class ImportPreview(Model, frozen=True, kw_only=True):
+    """What an import would do."""
+
+    data: list[ImportStatus]
+    """What would become of each key, in the order of the call."""
+
+
 class Project(Model, frozen=True, kw_only=True):
     """A project of the tenant."""
 
@@ -169,8 +179,8 @@ class BillingState(Model, frozen=True, kw_only=True):
     """Whether the subscription ends with the period."""
 
 
-class TenantAccess(Model, frozen=True, kw_only=True):
-    """What a tenant's subscriptions give now."""
+class Access(Model, frozen=True, kw_only=True):
+    """What a tenant's subscriptions give now, as every check says it."""
 
     state: AccessState
     """``full``, ``grace`` (a payment is due) or ``none``: the limits of ``free``, as without a
@@ -178,6 +188,11 @@ class TenantAccess(Model, frozen=True, kw_only=True):
     """
     plan: str
     """The plan whose limits count; ``free`` without access."""
+
+
+class TenantAccess(Access, frozen=True, kw_only=True):
+    """What a tenant's subscriptions give now, until when and why."""
+
     until: datetime | None
     """The first moment when any of the access changes without another event: the plan or its grace
     period, add-ons, or what a grant gives; None if nothing does. The plan may stay: ask again then.
@@ -229,6 +244,8 @@ class ManagedTenant(Tenant, frozen=True, kw_only=True):
     """The address that receives billing mail."""
     suspended: bool
     """Whether the tenant's credentials are refused."""
+    suspension_reason: str | None = None
+    """Why it is suspended; None without a reason."""
 
 
 class Grant(Model, frozen=True, kw_only=True):
@@ -286,6 +303,15 @@ class Plan(Model, frozen=True, kw_only=True):
     """
 
 
+class CurrencyAmount(Model, frozen=True, kw_only=True):
+    """What a price costs in a currency."""
+
+    currency: str
+    """The currency, as three lowercase letters (ISO 4217)."""
+    amount: int | None
+    """The amount in the currency's smallest unit; None where it depends on use."""
+
+
 class PlanPrice(Model, frozen=True, kw_only=True):
     """What a plan costs each period, for each seat where the plan has seats."""
 
@@ -299,6 +325,8 @@ class PlanPrice(Model, frozen=True, kw_only=True):
     """The currency, as three lowercase letters (ISO 4217)."""
     amount: int | None
     """The amount in the currency's smallest unit; None where it depends on use."""
+    currencies: tuple[CurrencyAmount, ...] = ()
+    """What it costs in each currency in which it is sold, its own first."""
 
 
 class Entitlement(Model, frozen=True, kw_only=True):
@@ -348,8 +376,35 @@ class UsageReport(Model, frozen=True, kw_only=True):
     """Every request that was answered before this moment is counted; later ones may be missing."""
 
 
+class Rejection(Model, frozen=True, kw_only=True):
+    """Refused requests of one key or user that are equal, of one minute."""
+
+    at: datetime
+    """When the last of them was refused."""
+    mode: Mode
+    """The mode of the credential."""
+    status: int
+    """The HTTP status of the answer."""
+    code: str
+    """The error code of the answer."""
+    request_id: str
+    """The id of the last request, as in ``X-Request-Id``."""
+    address: str | None
+    """The address of the last request's client, if known."""
+    counted: int
+    """The number of requests."""
+    key_id: str | None = None
+    """The API key; None for a user."""
+    principal_id: str | None = None
+    """The user, by the token's subject; None for a key."""
+    needed: str | None = None
+    """What was missing: a scope or feature, or the limit that was reached."""
+    route: str | None = None
+    """The template of the route; None in an application that authenticates in-process."""
+
+
 class Consumption(Model, frozen=True, kw_only=True):
-    """The use of a metered feature after `consume`."""
+    """The use of a metered feature after `consume` or `give_back`."""
 
     used: int | None
     """What is used in this period; None if the service did not answer."""
@@ -447,6 +502,29 @@ class InvitationLink(Model, frozen=True, kw_only=True):
     """The page on which the invited user accepts."""
 
 
+class PaymentReversal(Model, frozen=True, kw_only=True):
+    """A refund or dispute, as an event reports it."""
+
+    id: str | None
+    """The provider's id; None if ``charge.refunded`` names none."""
+    status: str
+    """The provider's status."""
+    amount: int | None
+    """In the smallest unit; None while parked."""
+    currency: str | None
+    """In lower case."""
+    reason: str | None
+    """The provider's reason."""
+    failure_reason: str | None
+    """Why a refund failed."""
+    charge_id: str | None
+    """The charge."""
+    payment_intent_id: str | None
+    """The payment intent."""
+    event_id: str
+    """The entry of the ledger."""
+
+
 class BillingEvent(Model, frozen=True, kw_only=True):
     """An entry of the tenant's ledger: a provider event and its effect."""
 
@@ -473,6 +551,8 @@ class BillingEvent(Model, frozen=True, kw_only=True):
     """The tenant's billing fields after the event."""
     anomalies: list[str]
     """Unexpected facts about the event, such as ``unknown_price``; usually empty."""
+    reversal: PaymentReversal | None
+    """The refund or dispute of the event."""
 
 
 class UnplacedEvent(Model, frozen=True, kw_only=True):
@@ -504,6 +584,187 @@ class UnplacedEvent(Model, frozen=True, kw_only=True):
     """The command that places it, with words to replace in capitals; None where none can."""
 
 
+class BillingStateDetails(BillingState, frozen=True, kw_only=True):
+    """The whole billing state of a tenant."""
+
+    provider_status: str | None
+    """The status of the subscription at the provider."""
+    subscription_id: str | None
+    """The subscription."""
+    subscription_created: datetime | None
+    """When it was created."""
+
+
+class SubscriptionState(Model, frozen=True, kw_only=True):
+    """One subscription of a tenant."""
+
+    id: str
+    """The provider's id of it."""
+    plan: str
+    """The plan that it gives."""
+    status: SubscriptionStatus
+    """Its status."""
+    seats: int | None
+    """The quantity of the plan's item."""
+    current_period_end: datetime | None
+    """End of its current billing period."""
+    cancel_at_period_end: bool
+    """Whether it ends with the period."""
+    cancel_at: datetime | None
+    """When the provider will cancel it."""
+    past_due_since: datetime | None
+    """Since when it is past due."""
+    ended_at: datetime | None
+    """When it ended."""
+    reason: str
+    """Why it counts for the tenant, or does not."""
+
+
+class AccessEnding(Model, frozen=True, kw_only=True):
+    """What ends by time of a tenant's access."""
+
+    at: datetime
+    """When it ends."""
+    ends: str
+    """What ends, in words."""
+    grants: list[str]
+    """The names of the grants that end then."""
+    plan: str
+    """The plan whose limits count afterwards."""
+    reason: str
+    """Why that plan counts."""
+
+
+class FieldComparison(Model, frozen=True, kw_only=True):
+    """A field of a tenant's billing state that is not what the events give."""
+
+    field: str
+    """The field."""
+    stored: Any
+    """Its value in the database."""
+    folded: Any
+    """What the events give."""
+
+
+class BillingExplanation(Model, frozen=True, kw_only=True):
+    """A tenant's billing state, and the events that led to it."""
+
+    tenant: Tenant
+    """The tenant."""
+    grants: list[Grant]
+    """The grants that count now."""
+    endings: list[AccessEnding]
+    """What ends by time, in order."""
+    customers: list[str]
+    """The payment provider's customers of the tenant."""
+    suspended: bool
+    """Whether the tenant's credentials are refused."""
+    ended: bool
+    """Whether the tenant has ended."""
+    earlier: int
+    """The number of older events that are left out."""
+    entries: list[BillingEvent]
+    """The newest events, oldest first."""
+    state: BillingStateDetails
+    """The state now."""
+    subscriptions: list[SubscriptionState]
+    """The subscriptions, the one that counts first; empty unless ``SUBSCRIPTIONS=each``."""
+    events: int
+    """The number of events that decide the state."""
+    differences: list[FieldComparison]
+    """The stored fields that differ from what the events give; usually none."""
+    parked: int
+    """The number of parked events that can be applied."""
+
+
+class TenantMatch(Model, frozen=True, kw_only=True):
+    """A tenant, and what it was found by."""
+
+    found_by: str
+    """What the text is: ``id``, ``customer``, ``email`` or ``key``."""
+    given: str
+    """What matched: the id, the customer, the address, or the key's id."""
+    tenant: ManagedTenant
+    """The tenant."""
+    key: ApiKey | None = None
+    """The key that it was found by."""
+
+
+class CustomerMove(Model, frozen=True, kw_only=True):
+    """A change of the link of a payment provider's customer."""
+
+    customer_id: str
+    """The customer."""
+    moved_from: str | None
+    """The tenant before it; None without one."""
+    moved_to: str | None
+    """The tenant after it; None without one."""
+
+
+class ImportedKeyCounts(Model, frozen=True, kw_only=True):
+    """The numbers of a tenant's imported keys."""
+
+    org_id: str
+    """The tenant."""
+    used: int
+    """How many were used."""
+    unused: int
+    """How many are active, and were not used yet."""
+    ended: int
+    """How many ended without a use."""
+
+
+class WebhookEndpointStatus(Model, frozen=True, kw_only=True):
+    """An endpoint of the plan catalog that receives webhooks, and its state."""
+
+    name: str
+    """Its name in the plan catalog."""
+    url: str
+    """Its address, without its query."""
+    types: list[str]
+    """The types of events that it receives."""
+    state: str
+    """``active``, ``failing`` or ``disabled``."""
+    waiting: int
+    """The number of events that will be sent."""
+    held: int
+    """The number of events that wait for the operator: all attempts failed, or the endpoint is
+    disabled.
+    """
+    last_success_at: datetime | None
+    """When it last accepted an event."""
+    failing_since: datetime | None
+    """The first failed attempt since the last success; None without one."""
+    paused_until: datetime | None
+    """Until when it asked to be left alone; None if it did not."""
+    disabled_at: datetime | None
+    """When tenantry disabled it; None if it did not."""
+    disabled_reason: str | None
+    """Why it is disabled."""
+
+
+class WebhookTest(Model, frozen=True, kw_only=True):
+    """What the receiver of an endpoint did with a test message."""
+
+    name: str
+    """The endpoint's name in the plan catalog."""
+    accepted: bool
+    """Whether the receiver accepted the message."""
+    status: int | None
+    """The status of its answer; None without one."""
+    error: str | None
+    """Why there was no answer."""
+
+
+class QueuedEvents(Model, frozen=True, kw_only=True):
+    """How many events will be sent to an endpoint."""
+
+    name: str
+    """The endpoint's name in the plan catalog."""
+    events: int
+    """The number of events."""
+
+
 class AuditEvent(Model, frozen=True, kw_only=True):
     """An entry of the audit trail: who changed what, and from where."""
 
@@ -521,6 +782,10 @@ class AuditEvent(Model, frozen=True, kw_only=True):
     """
     actor_id: str | None
     """The id of that key or user."""
+    on_behalf_of: str | None
+    """For whom the operator acted, by its own word."""
+    reason: str | None
+    """Why, in the words of who made the change."""
     address: str | None
     """The client's address."""
     request_id: str | None
@@ -548,9 +813,9 @@ class Whoami(Model, frozen=True, kw_only=True):
     """The identity and the permissions of the credential."""
 
     kind: PrincipalKind
-    """``api_key`` or ``user``."""
+    """``api_key``, ``user`` or ``operator``."""
     id: str
-    """The key's id, or the user's at the identity provider."""
+    """The key's id, the user's at the identity provider, or ``operator``."""
     org_id: str
     """The tenant that the caller acts for."""
     mode: Mode
@@ -560,9 +825,9 @@ class Whoami(Model, frozen=True, kw_only=True):
     access_level: AccessLevel
     """``OWNER`` may do everything; ``SCOPED`` what its scopes say."""
     plan: str
-    """The tenant's plan."""
+    """The plan that the provider last said."""
     subscription_status: SubscriptionStatus
-    """The tenant's subscription status."""
+    """The status that the provider last said."""
     access: TenantAccess
     """What the tenant's subscriptions give now."""
     expires_at: datetime | None
@@ -573,10 +838,10 @@ class Whoami(Model, frozen=True, kw_only=True):
     """The key's metadata; empty for a user."""
 
 
-class Principal(Model, frozen=True, kw_only=True):
-    """The caller of a request that `verify` accepted.
+class CheckedCaller(Model, frozen=True, kw_only=True):
+    """What a check says of a caller.
 
-    Characters of ``id`` and ``plan`` outside visible ASCII are ``?``.
+    Characters of ``id`` and of plans outside visible ASCII are ``?``.
     """
 
     kind: PrincipalKind
@@ -590,26 +855,33 @@ class Principal(Model, frozen=True, kw_only=True):
     plan: str
     """The plan that the provider last said."""
     subscription_status: SubscriptionStatus
-    """The tenant's subscription status."""
-    access: AccessState
-    """``full``, ``grace`` (a payment is due) or ``none``."""
-    effective_plan: str
-    """The plan whose limits count now; ``free`` without access."""
+    """The status that the provider last said."""
+    access: Access
+    """What the tenant's subscriptions give now. `whoami` says until when and why, too."""
     external_id: str | None = None
     """The key's external id; None without one, and for a user. `whoami` has the metadata too."""
     features: list[str] = msgspec.field(default_factory=list[str])
-    """The features that the tenant has, in alphabetical order. ``...`` at the end says that there
-    are more than the service names: 256 bytes.
+    """The features that the tenant has, in alphabetical order, as far as they fit into 256
+    bytes.
     """
+    features_cut: bool = False
+    """Whether the tenant has more features than ``features`` names."""
+
+    @property
+    def effective_plan(self) -> str:
+        """The plan whose limits count now; ``free`` without access."""
+        return self.access.plan
 
     def has(self, feature: str) -> bool:
         """Whether the tenant has a feature.
 
-        Raises `LookupError` if the service did not name all features: pass ``feature`` to `verify`.
+        The check names the tenant's features, not those of the plan catalog: False may also mean
+        that the catalog does not declare the feature. If ``features_cut``, it cannot know of a
+        feature that is not named, and raises `LookupError`. `verify` with ``feature`` knows both.
         """
         if feature in self.features:
             return True
-        if self.features[-1:] == [_MORE]:
+        if self.features_cut:
             raise LookupError(
                 f"The service named only some of the features: call verify(..., feature={feature!r})."
             )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypedDict, TypeVar
 from urllib.parse import quote
 
 import msgspec
+from msgspec import UnsetType
 
 from tenantry_sdk._secret import Secret
+
+T = TypeVar("T")
 
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _CREDENTIAL: Final = re.compile(
@@ -56,6 +60,11 @@ class Call(msgspec.Struct, frozen=True):
     """A status that is a result too, not an error."""
 
     @property
+    def is_by_caller(self) -> bool:
+        """Whether it has the credential of a caller of the program's own service, or would have."""
+        return self.is_check or self.authorization is not None or bool(self.secret_headers)
+
+    @property
     def repeatable(self) -> bool:
         """Whether it may be retried after a lost response: reads, deletions, and requests with an
         idempotency key.
@@ -68,6 +77,13 @@ class Call(msgspec.Struct, frozen=True):
         hidden.
         """
         return f"{self.method} {_CREDENTIAL.sub('**********', self.path)}"
+
+
+class CallFacts(TypedDict, total=False):
+    """What is known of a call whenever one of its errors is made."""
+
+    idempotency_key: str | None
+    after_lost_answer: bool
 
 
 def path(template: str, *parts: str) -> str:
@@ -93,6 +109,17 @@ def body(**values: Any) -> Content:  # noqa: ANN401
     return Content(msgspec.json.encode(fields))
 
 
+def given(**values: T | None) -> dict[str, T]:
+    """Return the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def creation(path: str, content: Content, idempotency_key: str | None) -> Call:
+    """Return a creation, with a random idempotency key by default. Raises `ValueError`."""
+    key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
+    return Call("POST", path, {}, content, idempotency_key=visible(key, "idempotency_key"))
+
+
 def visible(value: str, what: str) -> str:
     """Return a value that a header can carry: 1 to 255 visible ASCII characters. Raises
     `ValueError`.
@@ -111,13 +138,18 @@ class Strings(Protocol):
     def __iter__(self) -> Iterator[str]: ...
 
 
+def listed_if_set(values: Strings | UnsetType, what: str) -> list[str] | UnsetType:
+    """Return the values as a list, if they are set. Raises `TypeError` for a string."""
+    return values if isinstance(values, UnsetType) else listed(values, what)
+
+
 def listed(values: Strings, what: str) -> list[str]:
     """Return the values as a list. Raises `TypeError` for a string, which callers without a type
     checker may pass.
     """
-    given: object = values
-    if isinstance(given, str):
-        raise TypeError(f"{what} must be a list of strings, not the string {given!r}")
+    passed: object = values
+    if isinstance(passed, str):
+        raise TypeError(f"{what} must be a list of strings, not the string {passed!r}")
     return [*values]
 
 

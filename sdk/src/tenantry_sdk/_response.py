@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from tenantry_sdk._encoding import NOT_JSON
 from tenantry_sdk._secret import Secret
-from tenantry_sdk.errors import UnreadableAnswerError
+from tenantry_sdk.errors import (
+    APIError,
+    Fault,
+    FeatureNotGrantedError,
+    QuotaExceededError,
+    UnknownFeatureError,
+    UnreadableAnswerError,
+)
 
+if TYPE_CHECKING:
+    import httpx2
+
+_TITLE: Final = re.compile(r"<title>\s*([^<]+?)\s*</title>", re.IGNORECASE)
 _MOST_BYTES: Final = 256 * 1024 * 1024
+PASSED_ON: Final = frozenset({401, 403, 429, 431, 503})
+"""The statuses of rejections that a service passes on to its caller."""
 _EXTRA: Final = "_extra"
 _RESPONSE: Final = "_response"
 
+T = TypeVar("T")
 Convert: TypeAlias = "Callable[[Any, Any, Response], Any]"
 """Makes decoded JSON of a response what is wanted."""
 
@@ -25,7 +40,7 @@ Convert: TypeAlias = "Callable[[Any, Any, Response], Any]"
 class Response:
     """A raw response."""
 
-    __slots__ = ("content", "headers", "status_code")
+    __slots__ = ("content", "headers", "idempotency_key", "status_code")
 
     status_code: int
     """The HTTP status."""
@@ -33,16 +48,20 @@ class Response:
     """The headers; their names are in lower case."""
     content: bytes
     """The body."""
+    idempotency_key: str | None
+    """The idempotency key of the call, if it had one."""
 
     def __init__(
         self,
         status_code: int,
         headers: Mapping[str, str],
         content: bytes,
+        idempotency_key: str | None = None,
     ) -> None:
         self.status_code = status_code
         self.headers = headers
         self.content = content
+        self.idempotency_key = idempotency_key
 
     @property
     def request_id(self) -> str | None:
@@ -51,20 +70,22 @@ class Response:
 
     def json(self) -> Any:  # noqa: ANN401
         """Decode the content to plain Python values. Raises `UnreadableAnswerError`."""
-        return self.parse(Any)
+        return self.parse(cast("type[Any]", Any))
 
-    def parse(self, kind: Any, convert: Convert | None = None) -> Any:  # noqa: ANN401
+    def parse(self, kind: type[T], convert: Convert | None = None) -> T:
         """Decode the content to ``kind``, by another function than `converted` if there is one.
 
         Raises `UnreadableAnswerError`.
         """
         try:
-            return (convert or converted)(msgspec.json.decode(self.content), kind, self)
+            record: T = (convert or converted)(msgspec.json.decode(self.content), kind, self)
         except NOT_JSON as error:
             raise UnreadableAnswerError(
                 f"The response ({self.status_code}, request {self.request_id}) is not one of tenantry: {error}",
                 self.request_id,
+                idempotency_key=self.idempotency_key,
             ) from error
+        return record
 
     def __repr__(self) -> str:
         # The content may contain a secret.
@@ -74,9 +95,13 @@ class Response:
 class ResponseReader:
     """Collects a response while it is received."""
 
-    def __init__(self, status_code: int, headers: Mapping[str, str]) -> None:
-        self._status_code = status_code
-        self._headers = {name.lower(): value for name, value in headers.items()}
+    def __init__(self, response: httpx2.Response, idempotency_key: str | None) -> None:
+        """``idempotency_key`` is that of the call: the header may be a default of the caller's own
+        HTTP client.
+        """
+        self._status_code = response.status_code
+        self._headers = {name.lower(): value for name, value in response.headers.items()}
+        self._idempotency_key = idempotency_key
         self._content = bytearray()
 
     def add(self, piece: bytes) -> None:
@@ -85,11 +110,15 @@ class ResponseReader:
         """
         self._content += piece
         if len(self._content) > _MOST_BYTES:
-            raise UnreadableAnswerError(f"The response ({self._status_code}) is too large.")
+            raise UnreadableAnswerError(
+                f"The response ({self._status_code}) is too large.",
+                idempotency_key=self._idempotency_key,
+            )
 
     def response(self) -> Response:
         """Return the complete response."""
-        return Response(self._status_code, self._headers, bytes(self._content))
+        content = bytes(self._content)
+        return Response(self._status_code, self._headers, content, self._idempotency_key)
 
 
 def is_whole(response: Response) -> bool:
@@ -105,6 +134,61 @@ def is_whole(response: Response) -> bool:
     except NOT_JSON:
         return False
     return True
+
+
+_BY_STATUS: Final[dict[int | None, type[APIError]]] = {
+    kind.status: kind for kind in APIError.__subclasses__()
+}
+_BY_CODE: Final[dict[str, type[APIError]]] = {
+    "feature_not_granted": FeatureNotGrantedError,
+    "quota_exceeded": QuotaExceededError,
+    "unknown_feature": UnknownFeatureError,
+}
+
+
+class _Problem(msgspec.Struct):
+    code: str
+    detail: str
+    errors: list[Fault] = []
+
+
+def error_of(
+    response: Response,
+    retry_after: float | None,
+    *,
+    after_lost_answer: bool = False,
+    by_caller: bool = False,
+) -> APIError:
+    """Return the error of a response. ``by_caller``: to the credential of your service's caller."""
+    status, content = response.status_code, response.content
+    try:
+        document = msgspec.json.decode(content, type=dict[str, Any])
+        problem = msgspec.convert(document, _Problem)
+    except NOT_JSON:
+        # A gateway in front of the service answered.
+        document = {}
+        problem = _Problem(f"http_{status}", _excerpt(content) or "The response gives no reason.")
+    kind = _BY_CODE.get(problem.code) or _BY_STATUS.get(status, APIError)
+    return kind(
+        status,
+        code=problem.code,
+        detail=problem.detail,
+        errors=problem.errors,
+        headers=response.headers,
+        retry_after=retry_after,
+        document=document,
+        content=content,
+        request_id=response.request_id,
+        idempotency_key=response.idempotency_key,
+        after_lost_answer=after_lost_answer,
+        is_for_caller=by_caller and bool(document) and status in PASSED_ON,
+    )
+
+
+def _excerpt(content: bytes) -> str:
+    text = " ".join(content[:2000].decode("utf-8", "replace").split())
+    title = _TITLE.search(text)  # of a page
+    return "".join(c for c in (title[1] if title else text) if c.isprintable())[:200]
 
 
 _recorders: Final[ContextVar[tuple[list[Response], ...]]] = ContextVar(
@@ -228,3 +312,13 @@ def _secret(kind: type, value: object) -> object:
     if kind is Secret and isinstance(value, str):
         return Secret(value)
     raise ValueError(f"{kind.__name__} must be a string")
+
+
+def check_deleted(response: Response) -> None:
+    """Raise `UnreadableAnswerError` if something else than the service answered a deletion."""
+    if response.status_code not in {204, 404}:
+        raise UnreadableAnswerError(
+            f"The response to a deletion ({response.status_code}, request {response.request_id}) "
+            "is not one of tenantry.",
+            response.request_id,
+        )

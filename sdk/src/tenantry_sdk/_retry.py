@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from copy import copy
 from datetime import datetime, timezone
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantry_sdk._request import Call
-from tenantry_sdk._response import Response
+from tenantry_sdk._request import Call, CallFacts
+from tenantry_sdk._response import Response, error_of
 from tenantry_sdk.errors import (
     APIError,
     ConnectionFailedError,
     TenantryError,
     TimedOutError,
-    error_of,
 )
 
 _AGAIN: Final = frozenset({408, 429, 502, 503, 504})
+_TOO_MANY: Final = 429
 _MAYBE_DONE: Final = frozenset({408, 502, 503, 504})
 """Statuses of a gateway that timed out although the service may have handled the request."""
 _IN_FLIGHT: Final = "idempotency_in_flight"
@@ -114,6 +115,16 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     return max(0.0, (moment.replace(tzinfo=moment.tzinfo or timezone.utc) - now).total_seconds())
 
 
+class Loss(NamedTuple):
+    """An attempt without a complete response: why, the class of its error, and the request's id if
+    a part of the response had it.
+    """
+
+    reason: str
+    kind: type[ConnectionFailedError] = ConnectionFailedError
+    request_id: str | None = None
+
+
 class RetryState:
     """The attempts of one call: after each one, either its result or the delay before the next."""
 
@@ -124,9 +135,9 @@ class RetryState:
         ends: float,
     ) -> None:
         """``ends`` is the deadline of the call, by the monotonic clock."""
-        self._call = call
+        self.call = call
         self._retry = retry
-        self._ends = ends
+        self.ends = ends
         self._attempts = 1 + (
             min(_CHECK_RETRIES, retry.retries) if call.is_check else retry.retries
         )
@@ -140,12 +151,15 @@ class RetryState:
 
     def seconds(self, now: float) -> float:
         """Return the timeout of the next attempt. Raises `TimedOutError` after the deadline."""
-        seconds = min(self._retry.attempt_timeout + self._call.wait, self._ends - now)
+        seconds = min(self._retry.attempt_timeout + self.call.wait, self.ends - now)
         if seconds <= 0:
-            raise TimedOutError(f"{self._call.summary}: timed out after {self._passed(now):.1f} s.")
+            raise TimedOutError(
+                f"{self.call.summary}: timed out after {self._passed(now):.1f} s.",
+                **self._facts(),
+            )
         return seconds
 
-    def duration(self, attempt_began: float, now: float) -> str:
+    def _duration(self, attempt_began: float, now: float) -> str:
         """Say how long the current attempt took, and of a repeated one also how long the call has
         taken.
         """
@@ -156,14 +170,38 @@ class RetryState:
 
     def _passed(self, now: float) -> float:
         """Return the seconds since the call began."""
-        return now - (self._ends - self._retry.timeout - self._call.wait)
+        return now - (self.ends - self._retry.timeout - self.call.wait)
 
-    def after_loss(self, error: ConnectionFailedError, now: float) -> float:
-        """Return the delay after a lost response. Raises ``error`` if no attempts are left."""
+    def own_error(self, shared: TenantryError) -> TenantryError:
+        """Return this call's error for a failure that calls share, such as that of a token."""
+        own = copy(shared)
+        vars(own).update(self._facts())
+        return own
+
+    def _facts(self) -> CallFacts:
+        """Return what each error of the call has."""
+        return {
+            "idempotency_key": self.call.idempotency_key,
+            "after_lost_answer": self._lost,
+        }
+
+    def loss_of(self, error: Exception, address: str, attempt_began: float, now: float) -> Loss:
+        """Return what an error of the HTTP client means."""
+        from httpx2 import NetworkError, TimeoutException  # noqa: PLC0415  # slow to import
+
+        if isinstance(error, (TimeoutException, TimeoutError)):
+            duration = self._duration(attempt_began, now)
+            return Loss(f"no complete response from {address} in {duration}.", TimedOutError)
+        # The text of other errors may contain what the server sent.
+        reason = error if isinstance(error, NetworkError) else type(error).__name__
+        return Loss(f"the connection to {address} failed: {reason}")
+
+    def after_loss(self, loss: Loss, now: float) -> float:
+        """Return the delay after a lost response. Raises its error if no attempts are left."""
         self._lost = True
-        return self._wait(
-            error, None, now, again=not (self._call.is_check and isinstance(error, TimedOutError))
-        )
+        error = loss.kind(f"{self.call.summary}: {loss.reason}", loss.request_id, **self._facts())
+        again = not (self.call.is_check and loss.kind is TimedOutError)
+        return self._wait(error, None, now, again=again)
 
     def after(
         self,
@@ -175,12 +213,16 @@ class RetryState:
         error.
         """
         status = response.status_code
-        if status < 300 or status == self._call.accepted:  # noqa: PLR2004
+        if status < 300 or status == self.call.accepted:  # noqa: PLR2004
             return None
-        if status == _NOT_FOUND and self._lost and self._call.vanishes:
+        if status == _NOT_FOUND and self._lost and self.call.vanishes:
             return None  # the attempt whose response was lost succeeded
         pause = retry_after(response.headers, at)
-        error = error_of(status, response.headers, response.content, pause)
+        if status in _MAYBE_DONE:
+            self._lost = True
+        error = error_of(
+            response, pause, after_lost_answer=self._lost, by_caller=self.call.is_by_caller
+        )
         if error.code == _IN_FLIGHT and self._lost:
             self._attempt -= 1  # the lost attempt still runs; it does not count
             return self._wait(
@@ -189,14 +231,17 @@ class RetryState:
                 now,
                 again=True,
             )
-        if status in _MAYBE_DONE:
-            self._lost = True
         return self._wait(
             error,
             pause,
             now,
-            again=may_pass(error) and not self._call.is_check,
+            again=may_pass(error) and not self._is_callers_own(error),
         )
+
+    def _is_callers_own(self, error: APIError) -> bool:
+        """Whether the caller of the program's service decides about another attempt."""
+        is_limit = error.status_code == _TOO_MANY
+        return self.call.is_check or (self.call.is_by_caller and is_limit)
 
     def _wait(
         self,
@@ -207,9 +252,8 @@ class RetryState:
         again: bool,
     ) -> float:
         wait = wait_before(self._attempt, pause, backoff=self._retry.backoff)
-        is_over = self._attempt >= self._attempts or now + wait >= self._ends
-        if not again or not self._call.repeatable or is_over:
-            error.after_lost_answer = self._lost
+        is_over = self._attempt >= self._attempts or now + wait >= self.ends
+        if not again or not self.call.repeatable or is_over:
             raise error
         self._attempt += 1
         return wait

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from tenantry_sdk._encoding import NOT_JSON
+from tenantry_sdk._files import write_private
 from tenantry_sdk._response import converted
 from tenantry_sdk._tokens import Token
 from tenantry_sdk.errors import ConfigurationError
@@ -21,7 +22,11 @@ _SERVICE: Final = "tenantry"
 
 
 class FileStore:
-    """A token in a file of mode 0600; a missing folder is created with mode 0700."""
+    """A token in a file of mode 0600; a missing folder is created with mode 0700.
+
+    A `TokenStore`. It raises `ConfigurationError` for a file that is unreadable, or readable by
+    others.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).expanduser()
@@ -69,7 +74,10 @@ class FileStore:
 
 
 class KeyringStore:
-    """A token in the system's keyring, by the ``keyring`` package, which has to be installed."""
+    """A token in the system's keyring, by the ``keyring`` package, which has to be installed.
+
+    A `TokenStore`. The lock is on a file in the home folder. Raises `ConfigurationError`.
+    """
 
     def __init__(self, name: str) -> None:
         """``name`` tells tokens apart: a profile, say. Raises `ConfigurationError` without the
@@ -108,23 +116,6 @@ class KeyringStore:
     def unlock(self, lock: int) -> None:
         """Unlock the token."""
         _unlock(lock)
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a file atomically by one of mode 0600, in a folder of mode 0700. Raises `OSError`."""
-    import tempfile  # noqa: PLC0415  # slow to import
-
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # of mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _try_lock(path: Path) -> int | None:

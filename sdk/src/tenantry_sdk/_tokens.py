@@ -12,11 +12,13 @@ import msgspec
 
 from tenantry_sdk._encoding import NOT_JSON
 from tenantry_sdk._request import Content
+from tenantry_sdk._response import Response
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk.errors import ConfigurationError, TokenRefreshError
 
 _RENEWED_BEFORE: Final = 30.0  # seconds before its expiry
 _JWT_PARTS: Final = 3
+_OK: Final = 200
 _NO_ADDRESS: Final = "not an http or https address."
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 
@@ -174,7 +176,7 @@ def token_request(grant: Grant, url: str, last: Token | None) -> TokenRequest:
     section 2.3.1).
     """
     source = "token_url" if grant.token_url else f"the token endpoint of {grant.issuer}"
-    http_address(url, source, allow_query=True)
+    checked_address(url, source, allow_query=True)
     form = grant.form(last)
     basic = None
     if grant.client_secret:
@@ -191,7 +193,7 @@ def discovery_request(issuer: str) -> TokenRequest:
     """Return the request for an issuer's discovery document (OpenID Connect Discovery section
     4).
     """
-    http_address(issuer, "issuer")
+    checked_address(issuer, "issuer")
     return TokenRequest(
         "GET",
         issuer.rstrip("/") + "/.well-known/openid-configuration",
@@ -199,41 +201,31 @@ def discovery_request(issuer: str) -> TokenRequest:
     )
 
 
-def endpoint_of(
-    issuer: str,
-    name: str,
-    status: int,
-    content: bytes,
-) -> str:
-    """Return an endpoint from an issuer's discovery document. Raises `TokenRefreshError`."""
-    document = _object(content)
-    if status != 200 or not isinstance(document.get(name), str):  # noqa: PLR2004
+def endpoint_of(issuer: str, response: Response) -> str:
+    """Return the token endpoint from an issuer's discovery document. Raises `TokenRefreshError`."""
+    document = _object(response.content)
+    endpoint = document.get("token_endpoint")
+    if response.status_code != _OK or not isinstance(endpoint, str):
         raise TokenRefreshError(
-            f"The discovery document of {issuer} names no {name} (status {status})."
+            f"The discovery document of {issuer} names no token_endpoint "
+            f"(status {response.status_code})."
         )
     if document.get("issuer") != issuer:
         raise TokenRefreshError(
             f"The discovery document of {issuer} names another issuer: {document.get('issuer')!r}."
         )
-    return str(document[name])
+    return endpoint
 
 
-def token_of(
-    grant: Grant,
-    status: int,
-    content: bytes,
-    now: float,
-    last: Token | None,
-) -> Token:
+def token_of(grant: Grant, response: Response, now: float, last: Token | None) -> Token:
     """Return the token in a token endpoint's response (RFC 6749 section 5.1). Raises
     `TokenRefreshError`.
     """
-    document = _object(content)
+    document = _object(response.content)
     access_token = document.get("access_token")
-    if status != 200 or not isinstance(access_token, str) or not access_token:  # noqa: PLR2004
-        raise _refusal(status, document)
-    expires_in = document.get("expires_in")
-    lifetime = _positive(expires_in)
+    if response.status_code != _OK or not isinstance(access_token, str) or not access_token:
+        raise _refusal(response.status_code, document)
+    lifetime = _positive(document.get("expires_in"))
     refresh_token = document.get("refresh_token")
     kept = last.refresh_token if last is not None else None
     return Token(
@@ -280,24 +272,29 @@ def as_token(value: object, now: float) -> Token:
     )
 
 
-def http_address(
-    address: str, what: str, *, allow_http: bool = False, allow_query: bool = False
+def checked_address(
+    address: str,
+    source: str,
+    *,
+    allow_http: bool = False,
+    allow_query: bool = False,
 ) -> str:
-    """Return an address that may receive credentials: https or on this machine. Raises
-    `ConfigurationError`.
+    """Return an address that may receive credentials, without a trailing slash: https, or on this
+    machine.
 
-    The result has no trailing slash. No message shows an address that may contain a password.
+    Raises `ConfigurationError`, whose message begins with ``source``, and shows no address that may
+    contain a password. ``allow_http`` permits plain http to other machines.
     """
     parts = _split(address)
     if parts is None or (parts.query and not allow_query):
-        raise ConfigurationError(f"{what}: {_NO_ADDRESS}")
+        raise ConfigurationError(f"{source}: {_NO_ADDRESS}")
     if "@" in parts.netloc:
-        raise ConfigurationError(f"{what}: the address must not contain a user or password.")
+        raise ConfigurationError(f"{source}: the address must not contain a user or password.")
     if parts.scheme not in {"http", "https"} or not is_plain(address):
-        raise ConfigurationError(f"{what}: {_NO_ADDRESS}")
+        raise ConfigurationError(f"{source}: {_NO_ADDRESS}")
     is_safe = parts.scheme == "https" or parts.hostname in _LOOPBACK
     if not is_safe and not allow_http:
-        raise ConfigurationError(f"{what}: {address} must be https: it receives secrets.")
+        raise ConfigurationError(f"{source}: {address} must be https: it receives secrets.")
     return address.rstrip("/")
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from tenantry_sdk._models import Principal
+from tenantry_sdk._models import CheckedCaller
 from tenantry_sdk._request import Call
-from tenantry_sdk._response import Response, converted
+from tenantry_sdk._response import PASSED_ON, Response, converted
 from tenantry_sdk._secret import Secret
 from tenantry_sdk.errors import (
     APIError,
@@ -22,6 +22,7 @@ from tenantry_sdk.errors import (
 )
 from tenantry_sdk.types import AcceptedMode
 
+P = TypeVar("P", bound=CheckedCaller)
 Headers = (
     Mapping[str, str]
     | Mapping[bytes, bytes]
@@ -44,13 +45,17 @@ PRINCIPAL_HEADERS: Final = {
     "mode": "x-mode",
     "plan": "x-plan",
     "subscriptionStatus": "x-subscription-status",
-    "access": "x-access",
-    "effectivePlan": "x-effective-plan",
 }
+ACCESS_HEADERS: Final = {"state": "x-access", "plan": "x-effective-plan"}
 _EXTERNAL_ID: Final = "x-key-external-id"
 _FEATURES: Final = "x-features"
+_MORE: Final = "..."
+"""The end of a list of features from which some were cut."""
 _OK: Final = 200
-_PASSED_ON: Final = frozenset({401, 403, 429, 431, 503})
+_UNKNOWN: Final = "unknown"
+"""Instead of an address (RFC 7239, section 6.2). Without the header, the service would take the
+sender of the check for the client.
+"""
 _UNKNOWN_FEATURE: Final = "unknown_feature"
 """The code of a 404 about the check's ``feature``; another 404 is of another server."""
 _TEMPORARY: Final = frozenset({408, 429})
@@ -75,7 +80,7 @@ def verify_call(
 
     The service decides about a header that is missing, repeated or malformed: characters that no
     header carries become ``?``, which is in no valid credential. Raises `ValueError` for a scope,
-    feature, mode or header's name that is none.
+    feature, mode or header's name that is none, and `TypeError` for a string in place of headers.
     """
     if scope is not None and not _SCOPE.fullmatch(scope):
         raise ValueError(f"{scope!r} is not a scope such as projects:read")
@@ -114,24 +119,48 @@ def _sent(given: dict[str, str], client_address: str | None) -> dict[str, str]:
         sent["X-Organization-Id"] = organization
     if _REQUEST_ID.fullmatch(request_id := given.get("x-request-id", "")):
         sent["X-Request-Id"] = request_id
-    if client_address is not None and _is_address(client_address):
-        sent["X-Forwarded-For"] = client_address
+    sent["X-Forwarded-For"] = _address_of(client_address or "")
     return sent
 
 
-def principal_of(response: Response) -> Principal:
+def sent_by(caller: CheckedCaller, check: Call, call: Call) -> Call:
+    """Return a request with the credential that a check accepted, for the caller's tenant, and as
+    from the caller's address.
+    """
+    return msgspec.structs.replace(
+        call,
+        headers={**check.headers, "X-Organization-Id": caller.org_id},
+        authorization=check.authorization,
+        secret_headers=check.secret_headers,
+        is_anonymous=True,
+    )
+
+
+def principal_of(response: Response, kind: type[P]) -> P:
     """Return the caller that the service accepted. Raises `UnreadableAnswerError` if something else
     answered.
     """
     headers = response.headers
-    found = {field: headers[name] for field, name in PRINCIPAL_HEADERS.items() if headers.get(name)}
-    if response.status_code != _OK or len(found) < len(PRINCIPAL_HEADERS):
+    identity = _values_in(headers, PRINCIPAL_HEADERS)
+    access = _values_in(headers, ACCESS_HEADERS)
+    if response.status_code != _OK or identity is None or access is None:
         raise _unreadable(response.status_code, response.request_id)
-    if external_id := headers.get(_EXTERNAL_ID):
-        found["externalId"] = external_id
     features = [name for name in headers.get(_FEATURES, "").split(",") if name]
-    principal: Principal = converted({**found, "features": features}, Principal, response)
+    document = {
+        **identity,
+        "access": access,
+        "externalId": headers.get(_EXTERNAL_ID) or None,
+        "features": [name for name in features if name != _MORE],
+        "featuresCut": _MORE in features,
+    }
+    principal: P = converted(document, kind, response)
     return principal
+
+
+def _values_in(headers: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the values of headers by their fields; None if one is missing."""
+    found = {field: headers.get(name, "") for field, name in names.items()}
+    return found if all(found.values()) else None
 
 
 def verify_error(error: TenantryError) -> TenantryError:
@@ -140,22 +169,26 @@ def verify_error(error: TenantryError) -> TenantryError:
     """
     match error:
         case APIError(status_code=status, document=document, code=code):
-            if document and (status in _PASSED_ON or code == _UNKNOWN_FEATURE):
+            if document and (status in PASSED_ON or code == _UNKNOWN_FEATURE):
                 return error
             if status in _TEMPORARY or status >= 500:  # noqa: PLR2004
-                return _unavailable(error.retry_after)
+                return unavailable(error)
             return _unreadable(status, error.request_id)
         case ConnectionFailedError():
-            return _unavailable(None)
+            return unavailable(error)
         case _:
             return error
 
 
 def _given(headers: Headers, api_key_header: str | None) -> dict[str, str]:
     """Return the headers of a check by their names in lower case; the values of a repeated one are
-    joined. Raises `ValueError` for the name of a header that is none.
+    joined. Raises `ValueError` for the name of a header that is none, and `TypeError` for a string.
     """
     named: Any = headers
+    if isinstance(named, str | bytes):
+        raise TypeError(
+            "verify needs the headers of the request, such as {'Authorization': 'Bearer ...'}, not a string"
+        )
     found: dict[str, list[str]] = {}
     for name, value in named.items() if hasattr(named, "items") else named:
         found.setdefault(_text(name).lower(), []).append(_text(value))
@@ -178,16 +211,19 @@ def _sendable(value: str) -> str:
     return f"{text[:_LONGEST]}?"
 
 
-def _is_address(text: str) -> bool:
+def _address_of(text: str) -> str:
+    """Return a client's address, or that it is unknown."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
-        return False
-    return True
+        return _UNKNOWN
+    return text
 
 
-def _unavailable(retry_after: float | None) -> UnavailableError:
-    seconds = 1.0 if retry_after is None else retry_after
+def unavailable(cause: TenantryError) -> UnavailableError:
+    """Return the error of a caller's request while the service cannot be asked."""
+    told = cause.retry_after if isinstance(cause, APIError) else None
+    seconds = 1.0 if told is None else told
     return UnavailableError(
         503,
         code=_UNAVAILABLE["code"],
@@ -196,6 +232,9 @@ def _unavailable(retry_after: float | None) -> UnavailableError:
         retry_after=seconds,
         document=_UNAVAILABLE,
         content=msgspec.json.encode(_UNAVAILABLE),
+        is_for_caller=True,
+        idempotency_key=cause.idempotency_key,
+        after_lost_answer=cause.after_lost_answer,
     )
 
 

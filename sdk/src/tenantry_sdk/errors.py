@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from tenantry_sdk._encoding import NOT_JSON
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from tenantry_sdk._request import CallFacts
 
 _NEXT_STEPS: Final = {
     "missing_credential": "Pass api_key=, or set TENANTRY_API_KEY.",
     "invalid_credential": "Check that the credential is of the kind that is needed, complete, and for this service.",
+    "api_key_disabled": "Enable the key, or use another one.",
     "api_key_revoked": "Create another key and use it.",
     "api_key_expired": "Create another key, or rotate keys before they expire.",
     "token_expired": "Sign in again, or pass tokens= so that the client renews tokens.",
     "insufficient_scope": "Use a credential with this scope.",
     "user_token_required": "Use a user's access token instead of an API key.",
+    "operator_required": "Use the operator's client: Tenantry(operator_token=...).tenant(id).",
     "org_mismatch": "Use a credential of that organization.",
     "no_organization": "Pass organization=, accept an invitation (memberships.list()), or ask an owner to invite you.",
     "org_suspended": "The operator suspended the organization. Ask the operator to end the suspension.",
+    "address_not_allowed": "Send the request from an address that the key allows, or change its allowed addresses.",
     "scope_escalation": "Request only scopes, access levels and expiry dates that the credential in use has.",
     "mode_mismatch": "Use a live-mode credential for live-mode objects, members, tenants and billing.",
     "plan_limit_reached": "Delete unused objects, or change to a larger plan.",
@@ -28,6 +33,8 @@ _NEXT_STEPS: Final = {
     "feature_not_metered": "Consume a metered feature that does not count requests by itself.",
     "quota_exceeded": "Wait for the next period (entitlements.get()), or change to a larger plan.",
     "unknown_feature": "Check the name against the plan catalog (entitlements.list()).",
+    "unknown_consumption": "Check the key, the feature, and the organization and mode of client.tenant().",
+    "consumption_given_back": "Repeat the work with a new idempotency_key.",
     "key_limit_reached": "Revoke unused keys, or change to a larger plan.",
     "grant_limit_reached": "End a grant that is not needed.",
     "key_not_active": 'Use an active key (api_keys.list(status="active")).',
@@ -45,6 +52,7 @@ _NEXT_STEPS: Final = {
     "tenant_exists": "Use the existing organization.",
     "tenant_deleted": "Use another id, or wait until 30 days after the deletion.",
     "customer_taken": "Find the tenant of this customer: a customer belongs to one tenant.",
+    "currency_not_available": "Pass one of the price's currencies (plans.list()), or leave currency out.",
     "no_customer": "Create a checkout session first.",
     "subscription_exists": "Change the subscription in the portal (billing.portal_sessions.create()).",
     "cursor_expired": 'Read the objects again, and follow from a new cursor (after="now").',
@@ -55,6 +63,7 @@ _NEXT_STEPS: Final = {
     "invalid_idempotency_key": "Use 1 to 255 visible ASCII characters.",
     "invalid_json": "Send a JSON object.",
     "invalid_request": "Check the request against the API reference.",
+    "organization_required": "Name the organization: client.tenant(id).",
     "method_not_allowed": "Check that base_url is the address of the service.",
     "unsupported_media_type": "Send Content-Type: application/json, and no Content-Encoding.",
     "payload_too_large": "Send less than 1 MiB.",
@@ -74,7 +83,6 @@ _NEXT_STEPS: Final = {
 }
 
 
-_TITLE: Final = re.compile(r"<title>\s*([^<]+?)\s*</title>", re.IGNORECASE)
 _NOT_TENANTRY: Final = (
     "Check that base_url is the address of the service: a gateway or another server answered."
 )
@@ -94,12 +102,26 @@ class TenantryError(Exception):
     get the result.
     """
 
+    # The defaults are for subclasses of other programs that do not call `__init__`.
     idempotency_key: str | None = None
     """The key of a creation that may have succeeded."""
     request_id: str | None = None
     """The id of the request in the service's log, if a response had one."""
     after_lost_answer: bool = False
     """Whether the response to an earlier attempt was lost; that attempt may have succeeded."""
+
+    def __init__(
+        self,
+        message: str,
+        request_id: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        after_lost_answer: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+        self.idempotency_key = idempotency_key
+        self.after_lost_answer = after_lost_answer
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -125,10 +147,6 @@ class UnreadableAnswerError(TenantryError):
     """The response is not one of tenantry: a proxy, another service or an incompatible version sent
     it.
     """
-
-    def __init__(self, message: str, request_id: str | None = None) -> None:
-        super().__init__(message)
-        self.request_id = request_id
 
 
 class LostKeyError(TenantryError):
@@ -185,6 +203,11 @@ class APIError(TenantryError):
     """The body of the response."""
     next_step: str | None
     """The remedy, if known."""
+    is_for_caller: bool = False
+    """Whether it rejects a caller of your own service, as errors of `verify` do, so that
+    `frameworks` answers with it; denied entitlements are always for the caller. Others are about
+    your service's own calls.
+    """
 
     def __init__(
         self,
@@ -198,12 +221,14 @@ class APIError(TenantryError):
         retry_after: float | None = None,
         document: Mapping[str, Any] | None = None,
         content: bytes = b"",
+        is_for_caller: bool = False,
+        **call: Unpack[CallFacts],
     ) -> None:
         self.status_code = status_code
         self.code = code
         self.detail = detail
         self.errors = errors or []
-        self.request_id = request_id
+        self.is_for_caller = is_for_caller or self.is_for_caller
         self.headers = dict(headers or {})
         self.retry_after = retry_after
         self.document = dict(document or {})
@@ -211,7 +236,7 @@ class APIError(TenantryError):
         self.next_step = _NEXT_STEPS.get(code) or (
             _NOT_TENANTRY if code == f"http_{status_code}" else None
         )
-        super().__init__(self._text())
+        super().__init__(self._text(request_id), request_id, **call)
 
     @property
     def headers_to_pass_on(self) -> dict[str, str]:
@@ -226,13 +251,13 @@ class APIError(TenantryError):
         }
         return {**passed, "Cache-Control": "no-store"}
 
-    def _text(self) -> str:
+    def _text(self, request_id: str | None) -> str:
         lines = [f"{self.status_code} {self.code}: {self.detail}"]
         lines += [f"  {fault.location}: {fault.message}" for fault in self.errors]
         if self.next_step:
             lines.append(self.next_step)
-        if self.request_id:
-            lines.append(f"(request {self.request_id})")
+        if request_id:
+            lines.append(f"(request {request_id})")
         return "\n".join(lines)
 
 
@@ -260,6 +285,8 @@ class EntitlementDeniedError(PermissionDeniedError):
     If the service is unreachable, `consume` raises this class with ``on_unavailable="deny"``.
     """
 
+    is_for_caller = True
+
 
 class FeatureNotGrantedError(EntitlementDeniedError):
     """403: neither the plan nor anything else gives the organization this feature."""
@@ -273,6 +300,10 @@ class NotFoundError(APIError):
     """404: the object does not exist in the caller's tenant."""
 
     status: ClassVar[int | None] = 404
+
+
+class UnknownFeatureError(NotFoundError):
+    """The plan catalog does not declare this feature: its name is probably misspelt."""
 
 
 class MethodNotAllowedError(APIError):
@@ -368,49 +399,3 @@ def _rebuild(
     error.args = args
     error.__dict__.update(state)
     return error
-
-
-_BY_STATUS: Final[dict[int | None, type[APIError]]] = {
-    kind.status: kind for kind in APIError.__subclasses__()
-}
-_BY_CODE: Final[dict[str, type[APIError]]] = {
-    "feature_not_granted": FeatureNotGrantedError,
-    "quota_exceeded": QuotaExceededError,
-}
-
-
-class _Problem(msgspec.Struct):
-    code: str
-    detail: str
-    errors: list[Fault] = []
-
-
-def error_of(
-    status: int, headers: Mapping[str, str], content: bytes, retry_after: float | None
-) -> APIError:
-    """Return the error of a response."""
-    try:
-        document = msgspec.json.decode(content, type=dict[str, Any])
-        problem = msgspec.convert(document, _Problem)
-    except NOT_JSON:
-        # A gateway in front of the service answered.
-        document = {}
-        problem = _Problem(f"http_{status}", _excerpt(content) or "The response gives no reason.")
-    kind = _BY_CODE.get(problem.code) or _BY_STATUS.get(status, APIError)
-    return kind(
-        status,
-        code=problem.code,
-        detail=problem.detail,
-        errors=problem.errors,
-        request_id=headers.get("x-request-id"),
-        headers=headers,
-        retry_after=retry_after,
-        document=document,
-        content=content,
-    )
-
-
-def _excerpt(content: bytes) -> str:
-    text = " ".join(content[:2000].decode("utf-8", "replace").split())
-    title = _TITLE.search(text)  # of a page
-    return "".join(c for c in (title[1] if title else text) if c.isprintable())[:200]

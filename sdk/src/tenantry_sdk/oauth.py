@@ -11,8 +11,10 @@ from typing import Final
 from tenantry_sdk._response import Response
 from tenantry_sdk._sync._compat import fetch
 from tenantry_sdk._sync._http import Http
-from tenantry_sdk._tokens import Grant, Token, http_address, token_of
+from tenantry_sdk._tokens import Grant, Token, checked_address, token_of
 from tenantry_sdk.errors import ConnectionFailedError, TimedOutError
+
+__all__ = ["IdentityProviderClient", "checked_address", "read_token"]
 
 _HEADERS: Final = {"Accept": "application/json"}
 
@@ -64,23 +66,7 @@ def read_token(grant: Grant, status: int, content: bytes) -> Token:
     ``grant`` names the identity provider and the client. Raises `TokenRefreshError` for a response
     without a token, and `ConfigurationError` for a token that no header can carry.
     """
-    return token_of(grant, status, content, time.time(), None)
-
-
-def checked_address(
-    address: str,
-    source: str,
-    *,
-    allow_http: bool = False,
-    allow_query: bool = False,
-) -> str:
-    """Return an address that may receive credentials, without a trailing slash: https, or on this
-    machine.
-
-    Raises `ConfigurationError`, whose message begins with ``source``, and shows no address that may
-    contain a password. ``allow_http`` permits plain http to other machines.
-    """
-    return http_address(address, source, allow_http=allow_http, allow_query=allow_query)
+    return token_of(grant, Response(status, {}, content), time.time(), None)
 
 
 def _no_answer(url: str, reason: str) -> str:

@@ -30,7 +30,7 @@ HashAlgorithm: TypeAlias = Literal["sha256", "sha512"]
 ImportStatus: TypeAlias = Literal["created", "exists", "digest_taken"] | str
 """Open. The result for a key of an import."""
 
-PrincipalKind: TypeAlias = Literal["api_key", "user"]
+PrincipalKind: TypeAlias = Literal["api_key", "user", "operator"]
 """The kind of a credential."""
 
 Role: TypeAlias = Literal["owner", "admin", "member"] | str
@@ -129,6 +129,8 @@ EventType: TypeAlias = (
         "grant.set",
         "grant.ended",
         "entitlement.quota_reached",
+        "billing.refunded",
+        "billing.disputed",
     ]
     | str
 )
@@ -147,6 +149,7 @@ AuditAction: TypeAlias = (
         "api_key.updated",
         "billing.checkout_started",
         "billing.portal_opened",
+        "billing.repaired",
         "grant.ended",
         "grant.set",
         "billing.seats_changed",
@@ -161,6 +164,7 @@ AuditAction: TypeAlias = (
         "member.left",
         "member.removed",
         "member.updated",
+        "person.erased",
         "project.created",
         "project.deleted",
         "project.updated",

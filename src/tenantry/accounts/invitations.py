@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Final
 
 import msgspec
 
@@ -14,13 +13,13 @@ from tenantry.accounts import members_store as members
 from tenantry.accounts.caller_address import CallerAddress
 from tenantry.accounts.memberships.changes import NO_OUTBOX, MembershipChanges, membership_of
 from tenantry.accounts.memberships.members import WRITE_SCOPE
-from tenantry.auth.changes import Change, Changes, Repeated
+from tenantry.auth.authentication import check_not_suspended
+from tenantry.auth.changes import Change, Changes, Repeated, answered_once
 from tenantry.auth.user_profiles_store import record_visits, visit_of
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
-from tenantry.db import idempotency_store as idempotency
-from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, Connection, of_tenant
-from tenantry.db.database import Database
+from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
+from tenantry.db.database import Database, few_at_once
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Page, window_after
@@ -47,12 +46,7 @@ from tenantry.domain.members import (
 )
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog
-from tenantry.notifications import mail_delivery as mails
-
-_AT_ONCE: Final = 2
-"""Links are shown without a credential. However many requests arrive, most database connections
-stay free for others.
-"""
+from tenantry.notifications.mail_outbox import TenantMails
 
 
 async def _nothing() -> None:
@@ -76,9 +70,7 @@ class InvitationService:
     _: KW_ONLY
     outbox: Outbox = NO_OUTBOX
     write_visits: Callable[[], Awaitable[None]] = _nothing
-    _turn: asyncio.Semaphore = field(
-        init=False, default_factory=lambda: asyncio.Semaphore(_AT_ONCE)
-    )
+    _turn: asyncio.Semaphore = field(default_factory=few_at_once, init=False)
 
     @property
     def _changes(self) -> Changes:
@@ -115,7 +107,7 @@ class InvitationService:
         _ = self._links
         org_id = principal.org_id
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            return (await _find(connection, org_id, invitation_id, self.clock())).invitation
+            return (await store.get(connection, org_id, invitation_id, self.clock())).invitation
 
     async def link(self, principal: RequestPrincipal, invitation_id: str) -> str:
         """Return the link of an open invitation, to pass on. The caller has ``members:write``.
@@ -161,9 +153,9 @@ class InvitationService:
             check_may_give(change.caller, wanted)
             await _check_no_member(connection, org_id, email, address)
             await _check_not_invited(connection, org_id, address, now)
-            of_tenant_today, to_address_today = await self._count_mails(change, email)
+            recent = await change.mails(self.outbox).recent_invitations(email)
             open_ones = await store.count_open(connection, org_id, now)
-            rules.check_limits(open_ones=open_ones, mails_today=of_tenant_today)
+            rules.check_limits(open_ones=open_ones, mails_today=recent.of_tenant_today)
             memberships = MembershipChanges(change, self.issuers, self.outbox)
             await memberships.check_limit(self.catalog)
             invitation = Invitation(
@@ -177,7 +169,11 @@ class InvitationService:
                 now + rules.VALID,
                 None,
             )
-            is_mailed = to_address_today < rules.MAILS_TO_ADDRESS_PER_DAY
+            # the operator may invite to a suspended tenant, where nobody can accept
+            is_mailed = (
+                not change.tenant.suspended
+                and recent.to_address_today < rules.MAILS_TO_ADDRESS_PER_DAY
+            )
             terms = InvitationTerms(
                 invitation,
                 address,
@@ -188,8 +184,8 @@ class InvitationService:
             await store.insert(connection, terms)
             await change.record(Action.INVITATION_CREATED, invitation.id, after=invitation)
             if is_mailed:
-                await self._mail(change, invitation)
-            return await change.answer(invitation)
+                await change.mails(self.outbox).invite(invitation.email, invitation.id)
+            return change.answer(invitation)
 
     async def resend(
         self,
@@ -212,21 +208,25 @@ class InvitationService:
         ) as change:
             if isinstance(change, Repeated):
                 return change.first_answer
-            terms = await _find(change.connection, org_id, invitation_id, change.now)
+            check_not_suspended(
+                change.tenant.suspension
+            )  # nothing is mailed that cannot be accepted
+            terms = await store.get(change.connection, org_id, invitation_id, change.now)
             before = terms.invitation
             check_may_give(change.caller, self.catalog.roles.find(before.role))
             rules.check_open(before.status)
             rules.check_role(self.catalog.roles, before.role)
             await _check_no_member(change.connection, org_id, before.email, terms.address)
             rules.check_sends(terms.sends)
-            of_tenant_today, to_address_today = await self._count_mails(change, before.email)
-            rules.check_mails(of_tenant_today)
-            rules.check_mails_to_address(to_address_today)
+            mails = change.mails(self.outbox)
+            recent = await mails.recent_invitations(before.email)
+            rules.check_mails(recent.of_tenant_today)
+            rules.check_mails_to_address(recent.to_address_today)
             after = msgspec.structs.replace(before, expires_at=change.now + rules.VALID)
             await store.mark_sent_again(change.connection, after)
             await change.record(Action.INVITATION_RESENT, after.id, before=before, after=after)
-            await self._mail(change, after)
-            return await change.answer(after)
+            await mails.invite(after.email, after.id)
+            return change.answer(after)
 
     async def withdraw(
         self, principal: RequestPrincipal, author: Author, invitation_id: str
@@ -238,7 +238,7 @@ class InvitationService:
         `InvitationClosedError` for one that was accepted.
         """
         async with self._changes.begin(principal, author, WRITE_SCOPE) as change:
-            terms = await _find(change.connection, change.org_id, invitation_id, change.now)
+            terms = await store.get(change.connection, change.org_id, invitation_id, change.now)
             before = terms.invitation
             check_may_manage(change.caller, self.catalog.roles.find(before.role))
             if before.status in (InvitationStatus.WITHDRAWN, InvitationStatus.EXPIRED):
@@ -288,13 +288,15 @@ class InvitationService:
         links = self._links
         verified = await address.find()  # may ask the identity provider: before the transaction
         try:
-            async with self.database.change(OF_PEOPLE) as connection:
-                repeated = await idempotency.begin(connection, claim, Membership, self.clock())
-                if repeated is not None:
-                    return repeated
+            async with (
+                self.database.change(OF_PEOPLE) as connection,
+                answered_once(connection, claim, Membership, self.clock()) as request,
+            ):
+                if isinstance(request, Repeated):
+                    return request.first_answer
                 async with self._of_link(connection, token, lock=True) as (tenant, terms, now):
-                    _check_not_suspended(tenant)
-                    change = Change(connection, tenant, author, now)
+                    check_not_suspended(tenant.suspension)
+                    change = Change(connection, author, now, tenant)
                     member = await self._accepted_by(connection, user, terms)
                     if member is None:
                         rules.check_open(terms.invitation.status)
@@ -303,8 +305,7 @@ class InvitationService:
                         member = await self._join(change, user, terms)
                         await _record_address(change, address, verified)
                     membership = membership_of(tenant, member)
-                await idempotency.keep(connection, claim, membership, self.clock())
-                return membership
+                return request.answer(membership)
         except errors.MemberExistsError:
             await self._close_needless(user, author, token)
             raise
@@ -325,20 +326,13 @@ class InvitationService:
             self.database.transaction(OF_PEOPLE) as connection,
             self._of_link(connection, token, lock=True) as (tenant, terms, now),
         ):
-            _check_not_suspended(tenant)
+            check_not_suspended(tenant.suspension)
             invitation = terms.invitation
             rules.check_open(invitation.status)
             rules.check_no_other_address(terms.address, verified)
             await self._check_may_join(connection, user, invitation)
-            async with connection.within(ACROSS_TENANTS):
-                queued = await mails.request_invitation_confirmation(
-                    connection,
-                    self.outbox,
-                    invitation.org_id,
-                    invitation.email,
-                    invitation.id,
-                    now,
-                )
+            mails = TenantMails(connection, self.outbox, now, invitation.org_id)
+            queued = await mails.confirm_invited(invitation.email, invitation.id)
             if not queued:
                 raise rules.confirmation_limit()
 
@@ -357,7 +351,7 @@ class InvitationService:
         async with connection.within(of_tenant(org_id)):
             tenant = await get_tenant(connection, org_id, lock=lock)
             now = self.clock()
-            yield tenant, await _find(connection, org_id, invitation_id, now), now
+            yield tenant, await store.get(connection, org_id, invitation_id, now), now
 
     async def _check_may_join(
         self, connection: Connection, user: User, invitation: Invitation
@@ -386,7 +380,7 @@ class InvitationService:
             is_member = member is not None and member.status is MemberStatus.ACTIVE
             if is_member and invitation.status is InvitationStatus.OPEN:
                 await _close(
-                    Change(connection, tenant, author, now),
+                    Change(connection, author, now, tenant),
                     invitation,
                     Action.INVITATION_WITHDRAWN,
                     InvitationStatus.WITHDRAWN,
@@ -416,32 +410,6 @@ class InvitationService:
         member = await memberships.admit(user, former, role, binds_owner=terms.binds_owner)
         await store.name_member(change.connection, invitation, member.id)
         return member
-
-    async def _count_mails(self, change: Change, email: str) -> tuple[int, int]:
-        async with change.connection.within(ACROSS_TENANTS):
-            return await mails.count_invitation_mails(
-                change.connection, change.org_id, email, change.now
-            )
-
-    async def _mail(self, change: Change, invitation: Invitation) -> None:
-        async with change.connection.within(ACROSS_TENANTS):
-            await mails.queue_invitation(
-                change.connection,
-                self.outbox,
-                invitation.org_id,
-                invitation.email,
-                invitation.id,
-                change.now,
-            )
-
-
-async def _find(
-    connection: Connection, org_id: str, invitation_id: str, now: datetime
-) -> InvitationTerms:
-    terms = await store.find(connection, org_id, invitation_id, now)
-    if terms is None:
-        raise errors.NotFoundError("invitation")
-    return terms
 
 
 async def _check_no_member(connection: Connection, org_id: str, email: str, address: str) -> None:
@@ -480,11 +448,6 @@ async def _close(
     await store.close(change.connection, before, status, change.now)
     after = msgspec.structs.replace(before, status=status)
     await change.record(action, before.id, before=before, after=after)
-
-
-def _check_not_suspended(tenant: TenantRow) -> None:
-    if tenant.suspended:
-        raise errors.OrgSuspendedError("The organization is suspended.")
 
 
 def _shown(tenant: TenantRow, invitation: Invitation) -> ShownInvitation:

@@ -8,6 +8,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import Listing, Page, Window
+from tenantry.domain.errors import NotFoundError
 from tenantry.domain.invitations import (
     Invitation,
     InvitationStatus,
@@ -21,11 +22,19 @@ STATUS: Final = (
 """The status of an invitation at the moment of the parameter ``now``."""
 _RECORD: Final = f"id, org_id, email, role, {STATUS}, invited_by, created_at, expires_at, sent_at"
 _LISTING: Final = Listing(_RECORD, "invitations", "created_at")
-_FIND: Final = f"""
-SELECT {_RECORD}, address, sends, binds_owner, member_id
+_FIND: Final = """
+SELECT id, org_id, email, role, coalesce(closed_as, CASE WHEN expires_at <= %(now)s THEN 'expired' ELSE 'open' END),
+       invited_by, created_at, expires_at, sent_at, address, sends, binds_owner, member_id
   FROM invitations
  WHERE org_id = %(org)s AND id = %(id)s
-"""  # noqa: S608  # our own
+"""
+_READ_ALL: Final = """
+SELECT id, org_id, email, role, coalesce(closed_as, CASE WHEN expires_at <= %(now)s THEN 'expired' ELSE 'open' END),
+       invited_by, created_at, expires_at, sent_at
+  FROM invitations
+ WHERE org_id = %(org)s
+ ORDER BY created_at, id
+"""
 _INSERT: Final = """
 INSERT INTO invitations (id, org_id, email, address, role, binds_owner, invited_by, sends, created_at, expires_at)
 VALUES (%(id)s, %(org_id)s, %(email)s, %(address)s, %(role)s, %(binds_owner)s, %(invited_by)s, %(sends)s,
@@ -100,13 +109,13 @@ async def read_page(
     )
 
 
-async def find(
+async def get(
     connection: Connection, org_id: str, invitation_id: str, now: datetime
-) -> InvitationTerms | None:
-    """Find an invitation of a tenant, closed ones included."""
+) -> InvitationTerms:
+    """Read an invitation of a tenant, closed ones included. Raises `NotFoundError`."""
     row = await connection.fetch_row(_FIND, {"org": org_id, "id": invitation_id, "now": now})
     if row is None:
-        return None
+        raise NotFoundError("invitation")
     address, sends, binds_owner, member_id = row[-4:]
     return InvitationTerms(
         _invitation(row[:-4]),
@@ -188,6 +197,5 @@ async def mark_sent_again(connection: Connection, invitation: Invitation) -> Non
 
 async def read_all(connection: Connection, org_id: str, now: datetime) -> list[Invitation]:
     """Read all invitations of a tenant, for its export."""
-    statement = f"SELECT {_RECORD} FROM invitations WHERE org_id = %(org)s ORDER BY created_at, id"  # noqa: S608  # our own
-    rows = await connection.fetch(statement, {"org": org_id, "now": now})
+    rows = await connection.fetch(_READ_ALL, {"org": org_id, "now": now})
     return [_invitation(row) for row in rows]

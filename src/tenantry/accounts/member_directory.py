@@ -14,6 +14,7 @@ from tenantry.common.clock import Clock
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.db.numbered_pages import NumberedPage, PageRequest
+from tenantry.db.tenants_store import TenantUsers
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.permissions import RequestPrincipal
 
@@ -35,12 +36,10 @@ class MemberDirectory:
         removed: bool = False,
     ) -> NumberedPage[ListedMember]:
         """Read a page of active or removed members, newest first. Raises `InvalidCursorError`."""
-        org_id = principal.org_id
-        async with self.database.transaction(of_tenant(org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await directory.read_members(
                 connection,
-                org_id,
-                self.issuers,
+                self._users(principal),
                 wanted,
                 page,
                 removed=removed,
@@ -57,12 +56,10 @@ class MemberDirectory:
         """Read a page of pending invitations, by mail or user id, or of those that were accepted or
         withdrawn, newest first. Raises `InvalidCursorError`.
         """
-        org_id = principal.org_id
-        async with self.database.transaction(of_tenant(org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await directory.read_invited(
                 connection,
-                org_id,
-                self.issuers,
+                self._users(principal),
                 wanted,
                 page,
                 self.clock(),
@@ -76,18 +73,18 @@ class MemberDirectory:
 
         Raises `InvalidCursorError`.
         """
-        org_id = principal.org_id
-        async with self.database.transaction(of_tenant(org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await directory.read_claimed(
                 connection,
-                org_id,
-                self.issuers,
+                self._users(principal),
                 wanted,
                 page,
             )
 
     async def counts(self, principal: RequestPrincipal) -> UserCounts:
         """Count the members, pending invitations, and users by claim."""
-        org_id = principal.org_id
-        async with self.database.transaction(of_tenant(org_id)) as connection:
-            return await directory.count(connection, org_id, self.issuers)
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            return await directory.count(connection, self._users(principal))
+
+    def _users(self, principal: RequestPrincipal) -> TenantUsers:
+        return TenantUsers(principal.org_id, self.issuers)

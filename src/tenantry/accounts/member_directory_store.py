@@ -6,13 +6,12 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.accounts.invitations_store import STATUS
-from tenantry.accounts.members_store import OF_ISSUERS, issuer_values, of_subject
+from tenantry.accounts.members_store import OF_ISSUERS, of_subject
 from tenantry.db.connection import Connection
 from tenantry.db.numbered_pages import NumberedListing, NumberedPage, PageRequest
 from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing
+from tenantry.db.tenants_store import TenantUsers
 from tenantry.domain.invitations import InvitationStatus
-from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import User, UserProfile
 from tenantry.domain.plans import Count, count_up_to
 
@@ -22,12 +21,18 @@ _FOUND: Final = """
 (%(text)s = '' OR position(lower(%(text)s) IN lower(concat_ws(' ', name, email, subject))) > 0)
 """
 _OF_ROLE: Final = "(%(role)s = '' OR role = %(role)s)"
+# The address of a primary owner who has not used the tenant yet is as in `read_profiles`.
 _MEMBERS: Final = Listing(
     f"id, issuer, subject, role, created_at, removed_at, {_PROFILE}",
     """
     (SELECT m.id, m.tenant_id, m.issuer, m.subject, m.role, m.invited, m.created_at, m.removed_at,
-            p.name, p.email, p.seen_at
+            p.name, CASE WHEN p.seen_at IS NULL AND m.role = 'owner' AND m.subject = t.owner_id AND m.removed_at IS NULL
+                          AND NOT EXISTS (SELECT FROM memberships o
+                                           WHERE (o.tenant_id, o.subject) = (m.tenant_id, m.subject)
+                                             AND o.issuer <> m.issuer AND o.role = 'owner' AND o.removed_at IS NULL)
+                         THEN t.owner_email ELSE p.email END AS email, p.seen_at
        FROM memberships m
+       JOIN tenants t ON t.id = m.tenant_id
        LEFT JOIN user_profiles p ON (p.org_id, p.issuer, p.subject) = (m.tenant_id, m.issuer, m.subject))
     """,
     "created_at",
@@ -36,9 +41,10 @@ _MEMBERS: Final = Listing(
 # Invitations by mail, and memberships that their users have not accepted.
 _INVITED: Final = Listing(
     f"id, issuer, subject, role, status, created_at, expires_at, sent_at, {_PROFILE}",
-    f"""
-    (SELECT id, org_id, NULL AS issuer, NULL AS subject, role, {STATUS} AS status, created_at, expires_at,
-            sent_at, NULL AS name, email, NULL::timestamptz AS seen_at
+    """
+    (SELECT id, org_id, NULL AS issuer, NULL AS subject, role,
+            coalesce(closed_as, CASE WHEN expires_at <= %(now)s THEN 'expired' ELSE 'open' END) AS status,
+            created_at, expires_at, sent_at, NULL AS name, email, NULL::timestamptz AS seen_at
        FROM invitations
       UNION ALL
      SELECT m.id, m.tenant_id, m.issuer, m.subject, m.role, 'open', m.created_at, NULL, NULL,
@@ -46,7 +52,7 @@ _INVITED: Final = Listing(
        FROM memberships m
        LEFT JOIN user_profiles p ON (p.org_id, p.issuer, p.subject) = (m.tenant_id, m.issuer, m.subject)
       WHERE m.invited AND m.removed_at IS NULL)
-    """,  # noqa: S608  # our own
+    """,
     "created_at",
     most=MAX_SCANNED_RECORDS,
 )
@@ -63,23 +69,29 @@ _CLAIMED: Final = Listing(
     "tie",
     most=MAX_SCANNED_RECORDS,
 )
-_COUNT: Final = f"""
+_COUNT: Final = """
 SELECT (SELECT count(*) FROM (
           SELECT FROM memberships
-           WHERE tenant_id = %(org)s AND {OF_ISSUERS} AND removed_at IS NULL AND NOT invited
+           WHERE tenant_id = %(org)s
+             AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s)
+             AND removed_at IS NULL AND NOT invited
            LIMIT %(most)s) members),
        (SELECT count(*) FROM (
           SELECT FROM memberships
-           WHERE tenant_id = %(org)s AND {OF_ISSUERS} AND removed_at IS NULL AND invited
+           WHERE tenant_id = %(org)s
+             AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s)
+             AND removed_at IS NULL AND invited
            LIMIT %(most)s) invited)
        + (SELECT count(*) FROM invitations WHERE org_id = %(org)s AND closed_as IS NULL),
        (SELECT count(*) FROM (
           SELECT FROM user_profiles p
-           WHERE org_id = %(org)s AND {OF_ISSUERS} AND claimed_role IS NOT NULL
+           WHERE org_id = %(org)s
+             AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s)
+             AND claimed_role IS NOT NULL
              AND NOT EXISTS (SELECT FROM memberships m
                               WHERE (m.issuer, m.subject, m.tenant_id) = (p.issuer, p.subject, p.org_id))
            LIMIT %(most)s) claimed)
-"""  # noqa: S608  # our own
+"""
 
 
 _ACTIVE: Final = "removed_at IS NULL AND NOT invited"
@@ -107,7 +119,7 @@ class ListedMember(msgspec.Struct, frozen=True):
     created_at: datetime
     removed_at: datetime | None
     profile: UserProfile | None
-    """None for a user who has not used the tenant yet."""
+    """None if the tenant knows nothing but the user id."""
 
 
 class ListedInvitation(msgspec.Struct, frozen=True):
@@ -148,8 +160,7 @@ class UserCounts(msgspec.Struct, frozen=True):
 
 async def read_members(
     connection: Connection,
-    org_id: str,
-    issuers: Issuers | None,
+    users: TenantUsers,
     wanted: UserSearch,
     page: PageRequest,
     *,
@@ -162,13 +173,13 @@ async def read_members(
     listing = NumberedListing(
         _MEMBERS,
         "tenant_id = %(org)s",
-        {"org": org_id, **issuer_values(issuers), **msgspec.structs.asdict(wanted)},
+        {**users.values, **msgspec.structs.asdict(wanted)},
         f"{OF_ISSUERS} AND {_REMOVED if removed else _ACTIVE} AND {_OF_ROLE} AND {_FOUND}",
     )
     found = await listing.read(connection, page, _member)
     if found.data or found.looked_back_to is None or not wanted.text:
         return found
-    condition = f"{listing.condition} AND {of_subject('text', issuers)}"
+    condition = f"{listing.condition} AND {of_subject('text', users.issuers)}"
     of_user = listing._replace(condition=condition)
     exact = await of_user.read(connection, page, _member)
     return exact if exact.data else found
@@ -176,8 +187,7 @@ async def read_members(
 
 async def read_invited(
     connection: Connection,
-    org_id: str,
-    issuers: Issuers | None,
+    users: TenantUsers,
     wanted: UserSearch,
     page: PageRequest,
     now: datetime,
@@ -187,7 +197,7 @@ async def read_invited(
     """Read a page of pending invitations, or of those that were accepted or withdrawn, newest
     first. Raises `InvalidCursorError`.
     """
-    values = {"org": org_id, "now": now, **issuer_values(issuers)}
+    values = {"now": now, **users.values}
     listing = NumberedListing(
         _INVITED,
         "org_id = %(org)s",
@@ -199,8 +209,7 @@ async def read_invited(
 
 async def read_claimed(
     connection: Connection,
-    org_id: str,
-    issuers: Issuers | None,
+    users: TenantUsers,
     wanted: UserSearch,
     page: PageRequest,
 ) -> NumberedPage[ClaimedUser]:
@@ -208,15 +217,15 @@ async def read_claimed(
     listing = NumberedListing(
         _CLAIMED,
         "org_id = %(org)s",
-        {"org": org_id, **issuer_values(issuers), **msgspec.structs.asdict(wanted)},
+        {**users.values, **msgspec.structs.asdict(wanted)},
         f"{OF_ISSUERS} AND {_OF_ROLE} AND {_FOUND}",
     )
     return await listing.read(connection, page, _claimed)
 
 
-async def count(connection: Connection, org_id: str, issuers: Issuers | None) -> UserCounts:
+async def count(connection: Connection, users: TenantUsers) -> UserCounts:
     """Count the users of a tenant."""
-    values = {"org": org_id, **issuer_values(issuers), "most": _MOST_COUNTED + 1}
+    values = {**users.values, "most": _MOST_COUNTED + 1}
     row = await connection.fetch_row(_COUNT, values)
     return UserCounts(*(count_up_to(number, _MOST_COUNTED) for number in row or ()))
 
@@ -255,5 +264,4 @@ def _claimed(row: Sequence[Any]) -> ClaimedUser:
 
 
 def _profile(columns: Sequence[Any]) -> UserProfile | None:
-    *_, seen_at = columns
-    return None if seen_at is None else UserProfile(*columns)
+    return UserProfile(*columns) if any(columns) else None

@@ -3,7 +3,7 @@
 Without an identity provider (None) they read the users of every issuer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +11,8 @@ import msgspec
 from tenantry.auth.authentication_store import MEMBER_STATUS
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import Listing, Page, Window
+from tenantry.db.tenants_store import TenantUsers
+from tenantry.domain.errors import NotFoundError
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import Member, Membership, MemberStatus, User
 
@@ -47,6 +49,13 @@ SELECT id, tenant_id, subject, role,
        created_at, coalesce(updated_at, removed_at, created_at), removed_at
   FROM memberships
  WHERE tenant_id = %(org)s AND issuer = %(issuer)s AND subject = %(subject)s
+"""
+_FIND_KNOWN: Final = """
+SELECT issuer, subject
+  FROM (SELECT issuer, subject FROM memberships WHERE tenant_id = %(org)s AND subject = ANY(%(subjects)s)
+         UNION
+        SELECT issuer, subject FROM user_profiles WHERE org_id = %(org)s AND subject = ANY(%(subjects)s)) known
+ WHERE %(issuers)s::text[] IS NULL OR issuer = ANY (%(issuers)s) OR issuer LIKE %(pattern)s
 """
 _READ_ALL: Final = """
 SELECT id, issuer, subject, role,
@@ -112,13 +121,6 @@ def _membership(row: Sequence[Any]) -> Membership:
     )
 
 
-def issuer_values(issuers: Issuers | None) -> dict[str, Any]:
-    """Return the parameters of `OF_ISSUERS`."""
-    if issuers is None:
-        return {"issuers": None, "pattern": None}
-    return {"issuers": issuers.known, "pattern": issuers.pattern}
-
-
 def of_subject(parameter: str, issuers: Issuers | None) -> str:
     """Return the condition for users with the subject in a parameter; an index finds those of
     listed issuers.
@@ -130,21 +132,20 @@ def of_subject(parameter: str, issuers: Issuers | None) -> str:
 
 async def read_page(
     connection: Connection,
-    org_id: str,
-    issuers: Issuers | None,
+    users: TenantUsers,
     wanted: MemberFilter,
     window: Window,
 ) -> Page[Member]:
     """Read a page of a tenant's members, newest first."""
     indexed = "tenant_id = %(org)s"
     if wanted.user_id is not None:
-        indexed += f" AND {of_subject('user_id', issuers)}"
+        indexed += f" AND {of_subject('user_id', users.issuers)}"
     filtered = (
         f"{OF_ISSUERS} AND (%(role)s::text IS NULL OR role = %(role)s)"
         f" AND (%(status)s::text IS NULL OR {MEMBER_STATUS} = %(status)s)"
         " AND (NOT %(current)s OR removed_at IS NULL)"
     )
-    values = {"org": org_id, **issuer_values(issuers), **msgspec.structs.asdict(wanted)}
+    values = {**users.values, **msgspec.structs.asdict(wanted)}
     return await _LISTING.page(
         connection,
         indexed,
@@ -155,25 +156,21 @@ async def read_page(
     )
 
 
-async def find(
-    connection: Connection, org_id: str, issuers: Issuers | None, member_id: str
-) -> Member | None:
-    """Find a member of a tenant, removed ones included."""
-    row = await connection.fetch_row(
-        _FIND, {"org": org_id, **issuer_values(issuers), "id": member_id}
-    )
-    return _member(row) if row else None
+async def get(connection: Connection, users: TenantUsers, member_id: str) -> Member:
+    """Read a member of a tenant, removed ones included. Raises `NotFoundError`."""
+    row = await connection.fetch_row(_FIND, {**users.values, "id": member_id})
+    if row is None:
+        raise NotFoundError("member")
+    return _member(row)
 
 
-async def find_owner(
-    connection: Connection, org_id: str, issuers: Issuers | None, user: User
-) -> Member | None:
+async def find_owner(connection: Connection, users: TenantUsers, user: User) -> Member | None:
     """Find the membership of a tenant's owner, of whom the tenant knows the subject: any issuer's,
     ``user``'s first.
 
     An active owner comes before other memberships of that subject, removed ones included.
     """
-    values = {"org": org_id, **issuer_values(issuers), **user._asdict()}
+    values = {**users.values, **user._asdict()}
     row = await connection.fetch_row(_FIND_OWNER, values)
     return _member(row) if row else None
 
@@ -182,6 +179,14 @@ async def find_user(connection: Connection, org_id: str, user: User) -> Member |
     """Find a user's membership in a tenant, removed ones included."""
     row = await connection.fetch_row(_FIND_USER, {"org": org_id, **user._asdict()})
     return _member(row) if row else None
+
+
+async def find_known(
+    connection: Connection, users: TenantUsers, subjects: Collection[str]
+) -> list[User]:
+    """Find the users with these subjects who are or were members, or whom the tenant has seen."""
+    values = {**users.values, "subjects": list(subjects)}
+    return [User(*row) for row in await connection.fetch(_FIND_KNOWN, values)]
 
 
 async def issuers_of(
@@ -198,20 +203,17 @@ async def binds_owner(connection: Connection, org_id: str, member_id: str) -> bo
     return bool(await connection.fetch_value(query, (org_id, member_id)))
 
 
-async def count_current(
-    connection: Connection, org_id: str, issuers: Issuers | None, most: int
-) -> int:
+async def count_current(connection: Connection, users: TenantUsers, most: int) -> int:
     """Count a tenant's members and invitations, up to ``most``."""
     return await connection.fetch_count(
         _COUNT_CURRENT,
-        {"org": org_id, **issuer_values(issuers), "most": most},
+        {**users.values, "most": most},
     )
 
 
 async def count_owners(
     connection: Connection,
-    org_id: str,
-    issuers: Issuers | None,
+    users: TenantUsers,
     *,
     except_id: str,
     user_id: str | None = None,
@@ -222,8 +224,7 @@ async def count_owners(
     return await connection.fetch_count(
         _COUNT_OWNERS,
         {
-            "org": org_id,
-            **issuer_values(issuers),
+            **users.values,
             "except": except_id,
             "user": user_id,
         },

@@ -17,15 +17,15 @@ from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys_store import KeySummary
 from tenantry.auth.rate_limits import subject_of_tenant
 from tenantry.auth.rate_limits_store import count_requests
-from tenantry.billing.accounts_store import read_accounts
+from tenantry.billing.batch_store import read_accounts
 from tenantry.billing.grants import grants_in_force
-from tenantry.billing.ledger_queries import PAYER_SCOPE, BillingEventView, is_link, view
+from tenantry.billing.ledger_queries import PAYER_SCOPE, HistoryEntry, history_entry, is_link
 from tenantry.billing.ledger_queries_store import read_entries
 from tenantry.common.clock import Clock
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.pagination import Window
-from tenantry.db.tenants_store import get_tenant
+from tenantry.db.tenants_store import TenantUsers, get_tenant
 from tenantry.domain.access import AccessEnding, Addons, endings, limits_of, plan_end
 from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey
 from tenantry.domain.audit import AuditEvent
@@ -102,7 +102,7 @@ class Overview(msgspec.Struct, frozen=True):
     billing: BillingOverview
     keys: KeySummary | None
     leaked: list[ApiKey]
-    events: list[BillingEventView]
+    events: list[HistoryEntry]
     entries: list[AuditEvent]
     names: dict[str, str]
 
@@ -172,8 +172,7 @@ class OverviewService:
             members_used = await invitations.count_open(connection, org_id, now)
             members_used += await members.count_current(
                 connection,
-                org_id,
-                self.issuers,
+                TenantUsers(org_id, self.issuers),
                 MOST_COUNTED + 1,
             )
         use = PlanUse(
@@ -250,11 +249,11 @@ def _plan_after(record: TenantRecord, plan: str, coming: Iterable[AccessEnding])
     return [plan, *(ending.after.plan for ending in coming if ending.second <= last)][-1]
 
 
-async def _events(connection: Connection, principal: RequestPrincipal) -> list[BillingEventView]:
+async def _events(connection: Connection, principal: RequestPrincipal) -> list[HistoryEntry]:
     if not covers(principal.scopes, "billing:read"):
         return []
     newest = await read_entries(connection, principal.org_id, _MOST_EVENTS, None)
-    return [view(record) for record in newest]
+    return [history_entry(record) for record in newest]
 
 
 async def _entries(

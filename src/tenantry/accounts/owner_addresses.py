@@ -3,31 +3,31 @@
 import asyncio
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.tenant_changes import record_update
-from tenantry.accounts.tenants import WRITE_SCOPE
+from tenantry.accounts.tenants import WRITE_SCOPE, check_tenant_id
+from tenantry.audit.operator_trail import record_acts
 from tenantry.auth.changes import Change, Changes
 from tenantry.common.clock import Clock
+from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
-from tenantry.db.database import Database
+from tenantry.db.database import Database, few_at_once
 from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import TenantRow, find_tenant, get_tenant
 from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.audit import ActorKind, Author
+from tenantry.domain.errors import ValidationError
+from tenantry.domain.operator_acts import NewAct, OperatorAction
 from tenantry.domain.owner_mails import OwnerAddress, link_digest, same_address
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.notifications import mail_delivery_store
-from tenantry.notifications.mail_delivery import announce, request_confirmation
+from tenantry.notifications import mails_store
 
-_AT_ONCE: Final = 2
-"""Links need no credential. However many requests arrive, most database connections stay free for
-others.
-"""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
@@ -49,7 +49,7 @@ def owner_address_writes(
                 continue
             tenant = await find_tenant(connection, org_id, lock=True)
             if tenant is not None:
-                change = Change(connection, tenant, Author(ActorKind.SYSTEM), now)
+                change = Change(connection, Author(ActorKind.SYSTEM), now, tenant)
                 await _follow(change, claim, outbox, catalog)
 
     return WriteBehind(
@@ -70,7 +70,7 @@ async def _follow(change: Change, claims: Claims, outbox: Outbox, catalog: Catal
     if await tenants.move_owner_email(connection, org_id, email, claims.issued_at, change.now):
         await record_update(change, catalog)
         address = OwnerAddress(email, email)
-        await announce(connection, outbox, org_id, tenant.owner_address, address, change.now)
+        await change.mails(outbox).announce(tenant.owner_address, address)
 
 
 def _new_email(tenant: TenantRow | None, claims: Claims) -> str | None:
@@ -100,37 +100,32 @@ class ConfirmationRequest(Enum):
     """The address is verified already."""
 
 
+@dataclass(frozen=True)
 class OwnerConfirmations:
-    """Sends confirmation mails again, and accepts their links."""
+    """Sends confirmation mails again, and accepts their links, or the operator's word."""
 
-    def __init__(self, database: Database, outbox: Outbox, catalog: Catalog, clock: Clock) -> None:
-        self._database = database
-        self._outbox = outbox
-        self._catalog = catalog
-        self._clock = clock
-        self._turn = asyncio.Semaphore(_AT_ONCE)
+    database: Database
+    outbox: Outbox
+    catalog: Catalog
+    clock: Clock
+    _turn: asyncio.Semaphore = field(default_factory=few_at_once, init=False)
 
     async def of_tenant(self, principal: RequestPrincipal) -> OwnerAddress:
         """Return the owner's address of the principal's tenant. Raises `NotFoundError`."""
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return (await get_tenant(connection, principal.org_id)).owner_address
 
     async def send_again(self, principal: RequestPrincipal, author: Author) -> ConfirmationRequest:
-        """Mail the confirmation link again. Raises `InsufficientScopeError` and as
-        `Changes.begin`.
+        """Mail the confirmation link again: by a person of the operator, this is an act. Raises
+        `InsufficientScopeError` and as `Changes.begin`.
         """
-        changes = Changes(self._database, self._clock, read_by_checks=False)
+        changes = Changes(self.database, self.clock, read_by_checks=False)
         async with changes.begin(principal, author, WRITE_SCOPE) as change:
             if change.tenant.owner_address.is_verified:
                 return ConfirmationRequest.VERIFIED
-            async with change.connection.within(ACROSS_TENANTS):
-                queued = await request_confirmation(
-                    change.connection,
-                    self._outbox,
-                    change.org_id,
-                    change.tenant.owner_email,
-                    change.now,
-                )
+            queued = await change.mails(self.outbox).confirm_owner(change.tenant.owner_email)
+            if queued and author.person is not None:
+                await _record_resent(change)
         return ConfirmationRequest.QUEUED if queued else ConfirmationRequest.LIMITED
 
     async def look_up(self, token: str) -> TenantRow | None:
@@ -139,7 +134,7 @@ class OwnerConfirmations:
         """
         if not _TOKEN.fullmatch(token):
             return None
-        async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
+        async with self._turn, self.database.transaction(ACROSS_TENANTS) as connection:
             return await self._find(connection, token)
 
     async def confirm(self, author: Author, token: str) -> TenantRow | None:
@@ -149,13 +144,31 @@ class OwnerConfirmations:
         """
         if not _TOKEN.fullmatch(token):
             return None
-        async with self._database.change(ACROSS_TENANTS, turn=self._turn) as connection:
+        async with self.database.change(ACROSS_TENANTS, turn=self._turn) as connection:
             tenant = await self._find(connection, token, lock=True)
             # another request may have used the link before this one locked the tenant's row
             if tenant is None or await self._find(connection, token) is None:
                 return None
-            await _verify(Change(connection, tenant, author, self._clock()), self._catalog)
+            await _verify(Change(connection, author, self.clock(), tenant), self.catalog)
             return tenant
+
+    async def verify(
+        self, author: Author, tenant_id: str, *, email: str | None = None
+    ) -> OwnerAddress:
+        """Mark the owner's address of a tenant as verified by the operator, and return it.
+
+        Raises `NotFoundError`, and `ValidationError` if it is no longer ``email``.
+        """
+        check_tenant_id(tenant_id)
+        async with Changes(self.database, self.clock).begin_in_tenant(tenant_id, author) as change:
+            address = change.tenant.owner_address
+            if email is not None and not same_address(address.email, email):
+                raise ValidationError(
+                    ("email", "was changed meanwhile. Check the new one, and submit again")
+                )
+            if not address.is_verified:
+                await _verify(change, self.catalog)
+        return OwnerAddress(address.email, address.email)
 
     async def _find(
         self, connection: Connection, token: str, *, lock: bool = False
@@ -163,9 +176,7 @@ class OwnerConfirmations:
         """Find the tenant whose owner's address a link confirms; None if that is another one or
         verified.
         """
-        found = await mail_delivery_store.find_confirmation(
-            connection, link_digest(token), self._clock()
-        )
+        found = await mails_store.find_confirmation(connection, link_digest(token), self.clock())
         if found is None:
             return None
         async with connection.within(of_tenant(found[0])):
@@ -175,16 +186,12 @@ class OwnerConfirmations:
         return tenant if same_address(tenant.owner_email, found[1]) else None
 
 
-async def verify_as_operator(
-    database: Database, author: Author, tenant_id: str, catalog: Catalog, clock: Clock
-) -> str:
-    """Mark the owner's address as verified by the operator, and return it. Raises
-    `NotFoundError`.
-    """
-    async with Changes(database, clock).begin_in_tenant(tenant_id, author) as change:
-        if not change.tenant.owner_address.is_verified:
-            await _verify(change, catalog)
-        return change.tenant.owner_email
+async def _record_resent(change: Change) -> None:
+    org_id = change.org_id
+    act = NewAct(
+        new_id("act"), change.now, OperatorAction.CONFIRMATION_RESENT, org_id, target_id=org_id
+    )
+    await record_acts(change.connection, change.author, [act])
 
 
 async def _verify(change: Change, catalog: Catalog) -> None:
@@ -201,4 +208,4 @@ async def _verify(change: Change, catalog: Catalog) -> None:
         )
         await record_update(change, catalog)
     async with connection.within(ACROSS_TENANTS):
-        await mail_delivery_store.end_links(connection, change.org_id)
+        await mails_store.end_links(connection, change.org_id)

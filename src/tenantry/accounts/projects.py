@@ -15,7 +15,7 @@ from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.numbered_pages import NumberedPage, PageRequest
-from tenantry.db.pagination import Page, Position, encode_cursor, window_after
+from tenantry.db.pagination import Page, Position, Window, encode_cursor
 from tenantry.domain.access import limits_of
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError
@@ -47,11 +47,8 @@ class ProjectService:
     def _changes(self) -> Changes:
         return Changes(self.database, self.clock)
 
-    async def list_page(
-        self, principal: RequestPrincipal, limit: int, cursor: str | None
-    ) -> Page[Project]:
-        """Read a page of the principal's projects, newest first. Raises `InvalidCursorError`."""
-        window = window_after(limit, cursor)
+    async def list_page(self, principal: RequestPrincipal, window: Window) -> Page[Project]:
+        """Read a page of the principal's projects, newest first."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await projects.read_page(
                 connection,
@@ -116,7 +113,7 @@ class ProjectService:
             )
             await projects.insert(change.connection, project)
             await change.record(Action.PROJECT_CREATED, project.id, after=project)
-            return await change.answer(project)
+            return change.answer(project)
 
     async def get(self, principal: RequestPrincipal, project_id: str) -> Project:
         """Read a project. Raises `NotFoundError`."""
@@ -130,11 +127,17 @@ class ProjectService:
         project_id: str,
         name: str | UnsetType = UNSET,
         description: str | UnsetType | None = UNSET,
+        *,
+        claim: Claim | None = None,
     ) -> Project:
-        """Change the given fields. Raises `NotFoundError`, `ValidationError` and as
-        `Changes.begin`.
+        """Change the given fields. Raises `NotFoundError`, `ValidationError`, the errors of
+        idempotency and those of `Changes.begin`.
         """
-        async with self._changes.begin(principal, author, _SCOPE) as change:
+        async with self._changes.begin_once(
+            principal, author, _SCOPE, claim=claim, kind=Project
+        ) as change:
+            if isinstance(change, Repeated):
+                return change.first_answer
             project = await _find(change.connection, principal, project_id)
             name = project.name if name is UNSET else name
             description = project.description if description is UNSET else description
@@ -150,7 +153,7 @@ class ProjectService:
                 await change.record(
                     Action.PROJECT_UPDATED, project.id, before=project, after=changed
                 )
-            return changed
+            return change.answer(changed)
 
     async def delete(self, principal: RequestPrincipal, author: Author, project_id: str) -> None:
         """Delete a project permanently. Raises `NotFoundError` and as `Changes.begin`."""

@@ -10,35 +10,38 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from msgspec import UNSET, UnsetType
+import msgspec
 
 from tenantry.accounts import invitations_store as invitations
 from tenantry.accounts import projects_store as projects
+from tenantry.accounts.erasure import PersonErasure
 from tenantry.accounts.invitations import InvitationService
 from tenantry.accounts.memberships.members import MemberService
 from tenantry.accounts.tenants import TenantService
 from tenantry.audit import trail_store as audit
 from tenantry.auth import sessions_store as sessions
-from tenantry.auth.api_keys import ApiKeyService, operator_principal
-from tenantry.billing import ledger_queries_store as replay
+from tenantry.auth.api_keys import ApiKeyService
 from tenantry.billing.grants import GrantService
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import TenantRow, get_tenant
+from tenantry.domain.api_keys import KeyChanges
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
-from tenantry.domain.errors import DomainError, NotFoundError
+from tenantry.domain.erasure import ErasedPerson
+from tenantry.domain.errors import DomainError, NotFoundError, ValidationError
 from tenantry.domain.invitations import InvitationStatus
 from tenantry.domain.members import Member, MemberStatus
-from tenantry.domain.permissions import OWNER_ALIAS, AccessLevel, Mode
-from tenantry.notifications import mail_delivery_store as mails
+from tenantry.domain.permissions import OWNER_ALIAS, AccessLevel, Mode, operator_principal
+from tenantry.notifications import mails_store as mails
 from tenantry.outbound.publishing import begin_epoch
 
 HELD_BACK: Final = "held back by the operator after a restore"
-_TENANTS_AT_A_TIME: Final = 100
 _REMOVALS: Final = (Action.MEMBER_REMOVED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
 _ADDITIONS: Final = (Action.MEMBER_ADDED, Action.MEMBER_INVITED)
 _KEY_ENDS: Final = (Action.KEY_REVOKED, Action.KEY_LEAKED)
+_SUSPENSION: Final = {"suspended", "suspensionReason"}
+"""The fields of a tenant's suspension; a change of its reason alone has the second."""
 _NO_CHANGES: Final = (
     Action.BILLING_CHECKOUT,
     Action.BILLING_PORTAL,
@@ -117,6 +120,7 @@ class Restore:
     tenants: TenantService
     grants: GrantService
     invitations: InvitationService
+    erasure: PersonErasure
     clock: Clock
 
     async def lost_entries(self, trail: Iterable[AuditEvent]) -> LostEntries:
@@ -181,6 +185,8 @@ class Restore:
             tenant = await get_tenant(connection, entry.org_id, even_ended=True)
         if entry.action in _NO_CHANGES:
             return _already_done("it changed nothing here")
+        if entry.action is Action.PERSON_ERASED:
+            return await self._examine_erasure(entry, lost)
         kind = entry.action.partition(".")[0]
         if entry.before is None:
             raise NotFoundError(kind)  # a creation
@@ -197,6 +203,18 @@ class Restore:
             "invitation": self._examine_invitation,
         }[kind]
         return await examine(entry)
+
+    async def _examine_erasure(self, entry: AuditEvent, lost: LostEntries) -> Verdict:
+        """Erase a person again, once for the entries of all tenants."""
+        if await self.erasure.is_done(entry.target_id):
+            return _already_done()
+        entries = [each.after for each in lost.entries if each.target_id == entry.target_id]
+        erased = [msgspec.convert(after, ErasedPerson) for after in entries]
+        person = await self.erasure.find_again(erased[0])
+        if person is None:
+            return _already_done("nothing of the person is left")
+        ended = [member_id for each in erased for member_id in each.ended]
+        return _redone(partial(self.erasure.erase_again, entry.target_id, person, ended))
 
     async def _examine_project(self, entry: AuditEvent) -> Verdict:
         """Report a project's change or deletion, which is never redone."""
@@ -230,9 +248,7 @@ class Restore:
         """
         org_id = entry.org_id
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            found = await invitations.find(connection, org_id, entry.target_id, self.clock())
-        if found is None:
-            raise NotFoundError("invitation")
+            found = await invitations.get(connection, org_id, entry.target_id, self.clock())
         is_open = found.invitation.status is InvitationStatus.OPEN
         if entry.action is Action.INVITATION_RESENT or not is_open:
             return _already_done()
@@ -255,11 +271,7 @@ class Restore:
             operator,
             BY_OPERATOR,
             key.id,
-            name=after.get("name", UNSET),
-            scopes=_scopes_of(after),
-            expires_at=ends_at if "expiresAt" in after else UNSET,
-            external_id=after.get("externalId", UNSET),
-            metadata=after.get("metadata", UNSET),
+            _key_changes_in(after),
         )
         return _redone(update)
 
@@ -298,15 +310,29 @@ class Restore:
             return Verdict(RestoreOutcome.MANUAL, "the tenant has its former owner")
         if entry.action is Action.TENANT_ENDED:
             return _redone(partial(self.tenants.delete, BY_OPERATOR, entry.org_id))
-        changed = dict(entry.after or {})
-        if not is_last_suspension or changed["suspended"] == tenant.suspended:
-            changed.pop("suspended", None)
-        if changed.get("suspended"):
-            suspend = partial(self.tenants.suspend, BY_OPERATOR, entry.org_id, suspended=True)
-            return _redone(suspend, "only the suspension")
+        if is_last_suspension and (verdict := self._examine_suspension(entry, tenant)):
+            return verdict
+        changed = ", ".join(name for name in entry.after or {} if name not in _SUSPENSION)
         if changed:
-            return Verdict(RestoreOutcome.MANUAL, f"it has its former {', '.join(changed)}")
+            return Verdict(RestoreOutcome.MANUAL, f"it has its former {changed}")
         return _already_done()
+
+    def _examine_suspension(self, entry: AuditEvent, tenant: TenantRow) -> Verdict | None:
+        """Suspend a tenant again, for the reason of then, or report that it was resumed; None if it
+        is as it was.
+        """
+        after = entry.after or {}
+        reason = after.get("suspensionReason")
+        if after.get("suspended", reason is not None):
+            if tenant.suspension == (reason or ""):
+                return None
+            author = BY_OPERATOR.because(reason)
+            suspend = partial(self.tenants.suspend, author, entry.org_id, suspended=True)
+            return _redone(suspend, "only the suspension")
+        if not tenant.suspended:
+            return None
+        changed = ", ".join(name for name in after if name != "suspensionReason")
+        return Verdict(RestoreOutcome.MANUAL, f"it has its former {changed}")
 
 
 def _by_organization(entries: Iterable[AuditEvent]) -> dict[str, list[AuditEvent]]:
@@ -321,7 +347,7 @@ def _last_suspensions(entries: Iterable[AuditEvent]) -> dict[str, str]:
     return {
         entry.org_id: entry.id
         for entry in entries
-        if entry.action is Action.TENANT_UPDATED and "suspended" in (entry.after or {})
+        if entry.action is Action.TENANT_UPDATED and _SUSPENSION & (entry.after or {}).keys()
     }
 
 
@@ -335,12 +361,16 @@ def _is_past(end: datetime | None, now: datetime) -> bool:
     return end is not None and end <= now
 
 
-def _scopes_of(after: Mapping[str, Any]) -> tuple[str, ...] | UnsetType:
-    """Return the scopes of a changed key, if they changed."""
+def _key_changes_in(after: Mapping[str, Any]) -> KeyChanges:
+    """Return what a recorded change set of a key."""
+    names = KeyChanges.__struct_encode_fields__
+    changed = {name: after[name] for name in names if name in after}
     if after.get("accessLevel") == AccessLevel.OWNER:
-        return (OWNER_ALIAS,)
-    scopes = after.get("scopes")
-    return UNSET if scopes is None else tuple(scopes)
+        changed["scopes"] = (OWNER_ALIAS,)
+    try:
+        return msgspec.convert(changed, KeyChanges)
+    except msgspec.ValidationError as error:
+        raise ValidationError(("key", f"cannot be changed as recorded: {error}")) from None
 
 
 def _examine_addition(action: Action, member: Member) -> Verdict:
@@ -369,23 +399,3 @@ def _superseded_by(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
     # a user may accept before the operator examines the lost changes
     relevant = later.difference((Action.MEMBER_ACCEPTED, *_NO_CHANGES))
     return "it was changed since" if entry.action in _CHANGES and relevant else ""
-
-
-async def export_trail(
-    database: Database, since: datetime | None
-) -> AsyncGenerator[list[AuditEvent], None]:
-    """Export the audit trail of all tenants since a time, in parts, oldest first within a
-    tenant.
-    """
-    after = ""
-    while True:
-        async with database.transaction(ACROSS_TENANTS) as connection:
-            part = await replay.tenants_after(connection, after, _TENANTS_AT_A_TIME)
-            entries = []
-            for tenant_id in part:
-                await connection.enter(of_tenant(tenant_id))
-                entries += await audit.read_all(connection, tenant_id, since)
-        yield entries
-        if not part:
-            return
-        after = part[-1]

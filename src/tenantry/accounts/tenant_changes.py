@@ -1,52 +1,36 @@
 """The change of a tenant's row: its fields, its links of customers, and its audit entries."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenantry.accounts import tenants_store as tenants
-from tenantry.audit import trail as audit
+from tenantry.audit.trail import RecordedChange
 from tenantry.auth.changes import Change
-from tenantry.billing import customer_links_store, ingest
+from tenantry.billing import customer_links_store
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.customer_links import release_from_ended, unlink_customers
 from tenantry.billing.grants import GrantChange
+from tenantry.billing.locked_ledger import LedgerTransaction
+from tenantry.billing.locked_tenants import ClaimedTenant, claim_tenant, lock_tenant
 from tenantry.common.encoding import new_id
-from tenantry.db.connection import ACROSS_TENANTS, Connection
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import errors
-from tenantry.domain.audit import Action, Author
+from tenantry.domain.audit import Action
 from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.grants import GrantTerms
 from tenantry.domain.outbound_events import EventType
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.plans import FREE, Catalog
+from tenantry.domain.tenants import TenantInput, suspension_after
 
 _GRANT_AT_CREATION: Final = "plan"
 _REASON_AT_CREATION: Final = "the plan was chosen when the organization was created"
-
-
-class TenantInput(msgspec.Struct, frozen=True):
-    """The fields that an operator sets; None leaves a field unchanged, or at its default for a new
-    tenant.
-
-    For ``stripe_customer_id`` None removes all links of the tenant's customers, and UNSET leaves
-    them.
-    """
-
-    name: str
-    owner_email: str
-    owner_id: str | None = None
-    stripe_customer_id: str | UnsetType | None = UNSET
-    suspended: bool | None = None
-    plan: str | None = None
-    email_verified: bool = True
-    """Whether the address counts as verified, as one from the operator does."""
 
 
 class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
@@ -58,19 +42,17 @@ class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
     owner_email_verified: bool
     stripe_customer_id: str | None
     suspended: bool
+    suspension_reason: str | UnsetType = UNSET
     time_zone: str | UnsetType = UNSET
+    key_mails: bool | UnsetType = UNSET
 
 
-@dataclass(frozen=True)
-class TenantChange:
+@dataclass(eq=False)
+class TenantChange(RecordedChange):
     """The creation or update of a tenant in the transaction of ``connection``."""
 
-    connection: Connection
     policy: BillingPolicy
     outbox: Outbox
-    author: Author
-    tenant_id: str
-    now: datetime
 
     async def apply(self, wanted: TenantInput, *, only_new: bool) -> TenantRow | None:
         """Create a tenant, or update an existing one and return its former row.
@@ -81,55 +63,55 @@ class TenantChange:
         customer = wanted.stripe_customer_id or None
         unlinked = list[str]()
         if wanted.stripe_customer_id is None:
-            unlinked = await billing.customers_of(self.connection, self.tenant_id)
-        await self._claim(customer, unlinked)
-        created = await self._insert(wanted, only_new=only_new)
-        found = await self._lock_current()
-        await self._update(found, wanted)
-        if unlinked:
-            await self._unlink(unlinked)
-        is_linked = await self._link(found, customer)
+            unlinked = await billing.customers_of(self.connection, self.org_id)
+        claimed = [customer] if customer else unlinked
+        async with claim_tenant(self._transaction, self.org_id, claimed) as ledger:
+            if customer:
+                await self._release_from_ended(ledger, customer)
+            created = await self._insert(wanted, only_new=only_new)
+            found = await self._lock_current()
+            await self._update(found, wanted)
+            if unlinked:
+                await self._unlink(ledger, unlinked)
+            is_linked = await self._link(found, customer)
+            await self._record(found, wanted, created=created)
+            if created or is_linked:
+                await self._apply_parked(ledger)
+        return None if created else found
+
+    async def _record(self, found: TenantRow, wanted: TenantInput, *, created: bool) -> None:
         if created:
             await self._record_creation()
             await self._grant(wanted.plan)
         else:
-            change = Change(self.connection, found, self.author, self.now)
+            change = Change(self.connection, self.author, self.now, found)
             await record_update(change, self.policy.catalog)
-        if created or is_linked:
-            await self._apply_parked()
-        return None if created else found
 
-    async def _claim(self, customer: str | None, unlinked: list[str]) -> None:
-        """Lock the tenant and the customers whose links change: parked events have no tenant yet.
+    @property
+    def _transaction(self) -> LedgerTransaction:
+        return LedgerTransaction(self.connection, self.policy, self.now, self.outbox)
 
-        Release the ``customer`` to link from a tenant that has ended.
-        """
-        connection = self.connection
-        tenant_id = self.tenant_id
-        async with connection.within(ACROSS_TENANTS):
-            await ingest.claim(connection, tenant_id, [customer] if customer else unlinked)
-            if customer:
-                await release_from_ended(
-                    connection, self.policy, self.author, tenant_id, customer, self.now
-                )
+    async def _release_from_ended(self, ledger: ClaimedTenant, customer: str) -> None:
+        async with self.connection.within(ACROSS_TENANTS):
+            await release_from_ended(ledger, self.author, customer)
 
     async def _insert(self, wanted: TenantInput, *, only_new: bool) -> bool:
         """Insert a tenant; return False if there is one with this id."""
         verified = wanted.owner_email if wanted.email_verified else ""
         created = await tenants.insert(
             self.connection,
-            self.tenant_id,
+            self.org_id,
             wanted.name,
             wanted.owner_id or new_id("usr"),
             OwnerAddress(wanted.owner_email, verified),
             self.now,
         )
         if only_new and not created:
-            raise errors.TenantExistsError(f"The organization {self.tenant_id} exists already.")
+            raise errors.TenantExistsError(f"The organization {self.org_id} exists already.")
         return created
 
     async def _lock_current(self) -> TenantRow:
-        found = await get_tenant(self.connection, self.tenant_id, lock=True, even_ended=True)
+        found = await get_tenant(self.connection, self.org_id, lock=True, even_ended=True)
         if found.deleted:
             raise errors.TenantDeletedError(
                 "The tenant has ended; its id is free again after 30 days."
@@ -145,16 +127,16 @@ class TenantChange:
             self.now,
             name=wanted.name,
             owner_id=wanted.owner_id,
-            suspended=wanted.suspended,
+            suspension=suspension_after(
+                found.suspension, self.author.reason, suspended=wanted.suspended
+            ),
         )
 
-    async def _unlink(self, customers: list[str]) -> None:
+    async def _unlink(self, ledger: ClaimedTenant, customers: list[str]) -> None:
         connection = self.connection
         async with connection.within(ACROSS_TENANTS):
-            await unlink_customers(
-                connection, self.policy, self.author, self.tenant_id, customers, self.now
-            )
-            request = SnapshotRequest(self.tenant_id, later=False)
+            await unlink_customers(ledger, self.author, self.org_id, customers)
+            request = SnapshotRequest(self.org_id, later=False)
             await self.outbox.defer_snapshots(connection, [request])
 
     async def _link(self, tenant: TenantRow, customer: str | None) -> bool:
@@ -163,20 +145,17 @@ class TenantChange:
             return False
         async with self.connection.within(ACROSS_TENANTS):
             is_linked = await customer_links_store.link(
-                self.connection, customer, self.tenant_id, self.now
+                self.connection, customer, self.org_id, self.now
             )
         if not is_linked:
             raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")
         return True
 
     async def _record_creation(self) -> None:
-        created = await get_tenant(self.connection, self.tenant_id)
-        await audit.record(
-            self.connection,
-            self.author,
+        created = await get_tenant(self.connection, self.org_id)
+        await self.record(
             Action.TENANT_CREATED,
-            (self.tenant_id, self.tenant_id),
-            self.now,
+            self.org_id,
             after=audited(created),
             shown=created.managed(self.policy.catalog, self.now),
         )
@@ -186,16 +165,15 @@ class TenantChange:
         if plan in (None, FREE):
             return
         terms = GrantTerms(_GRANT_AT_CREATION, plan, reason=_REASON_AT_CREATION)
-        async with self.connection.within(ACROSS_TENANTS):
-            await GrantChange(
-                self.connection, self.policy, self.outbox, self.author, self.tenant_id, self.now
-            ).set(terms)
+        async with (
+            self.connection.within(ACROSS_TENANTS),
+            lock_tenant(self._transaction, self.org_id) as ledger,
+        ):
+            await GrantChange(ledger, self.author).set(terms)
 
-    async def _apply_parked(self) -> None:
+    async def _apply_parked(self, ledger: ClaimedTenant) -> None:
         async with self.connection.within(ACROSS_TENANTS):
-            await ingest.apply_parked(
-                self.connection, self.tenant_id, self.policy, self.outbox, self.now
-            )
+            await ledger.apply_parked()
 
 
 async def record_update(
@@ -227,5 +205,7 @@ def audited(row: TenantRow) -> AuditedTenant:
         is_verified,
         record.stripe_customer_id,
         row.suspended,
+        row.suspension or UNSET,
         record.time_zone or UNSET,
+        False if row.leaves_key_mails else UNSET,
     )

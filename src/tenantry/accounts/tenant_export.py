@@ -13,13 +13,14 @@ from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store, entitlements_store, usage_store, user_profiles_store
 from tenantry.auth.entitlements_store import UsageRecord
 from tenantry.billing import ledger_store as billing
-from tenantry.billing.ledger_queries import BillingEventView, view
+from tenantry.billing.ledger_queries import view
 from tenantry.billing.ledger_queries_store import read_all_entries
 from tenantry.common.encoding import doc
 from tenantry.db.connection import Connection
 from tenantry.db.tenants_store import TenantRow
 from tenantry.domain.api_keys import ApiKey
 from tenantry.domain.audit import AuditEvent
+from tenantry.domain.billing.explanation import BillingEventView
 from tenantry.domain.invitations import Invitation
 from tenantry.domain.permissions import Mode
 from tenantry.domain.plans import Catalog

@@ -16,16 +16,15 @@ from tenantry.accounts.memberships.changes import (
     hand_over,
     issuer_of_new,
 )
-from tenantry.accounts.tenant_changes import TenantChange, TenantInput, audited, record_update
+from tenantry.accounts.tenant_changes import TenantChange, audited, record_update
 from tenantry.accounts.tenant_export import TenantExport, read_export
-from tenantry.audit import trail as audit
+from tenantry.audit.trail import RecordedChange
 from tenantry.auth.api_keys import revoke_all
-from tenantry.auth.changes import Change, Changes, Repeated
+from tenantry.auth.changes import Change, Changes, Repeated, answered_once
 from tenantry.billing import checkout_store
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
 from tenantry.common.time_zones import time_zone_names
-from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
@@ -45,12 +44,13 @@ from tenantry.domain.telemetry import SILENT, Telemetry
 from tenantry.domain.tenants import (
     ManagedTenant,
     Tenant,
+    TenantInput,
     is_tenant_id,
+    suspension_after,
     to_tenant,
 )
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.integrations.stripe.client import ProviderApi
-from tenantry.notifications.mail_delivery import announce
 
 WRITE_SCOPE: Final = "tenants:write"
 _STILL_RENEWS: Final = (
@@ -142,10 +142,12 @@ class TenantService:
         now = self.clock()
         tenant_id = claims.org_id or new_id("org")
         # the claim is the user's, not a tenant's
-        async with self.database.change(OF_PEOPLE) as connection:
-            repeated = await idempotency.begin(connection, claim, Tenant, now)
-            if repeated is not None:
-                return repeated
+        async with (
+            self.database.change(OF_PEOPLE) as connection,
+            answered_once(connection, claim, Tenant, now) as request,
+        ):
+            if isinstance(request, Repeated):
+                return request.first_answer
             await self._check_tenant_limit(connection, claims.user)
             wanted = TenantInput(
                 name,
@@ -159,21 +161,12 @@ class TenantService:
                 if owner_email is None:
                     await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
                 row = await get_tenant(connection, tenant_id)
-                change = Change(connection, row, author, now)
+                change = Change(connection, author, now, row)
                 # a new tenant has no subscription
                 memberships = MembershipChanges(change, self.issuers, NO_OUTBOX)
                 await memberships.add_owner(claims.user, is_founder=True)
-                await announce(
-                    connection,
-                    self.outbox,
-                    tenant_id,
-                    None,
-                    row.owner_address,
-                    now,
-                )
-            created = self._shown(row)
-            await idempotency.keep(connection, claim, created, now)
-            return created
+                await change.mails(self.outbox).announce(None, row.owner_address)
+            return request.answer(self._shown(row))
 
     async def update(
         self,
@@ -184,12 +177,14 @@ class TenantService:
         name: str | None = None,
         owner_email: str | None = None,
         time_zone: str | UnsetType | None = UNSET,
+        leaves_key_mails: bool | None = None,
         address: CallerAddress = UNVERIFIED,
     ) -> Tenant:
         """Change the given fields of the caller's tenant.
 
         ``address`` is the caller's verified one. Setting the same unverified ``owner_email`` again
-        requests another confirmation mail. ``time_zone`` None means that of each reader.
+        requests another confirmation mail. ``time_zone`` None means that of each reader. With
+        ``leaves_key_mails`` its people get no reminders of API keys.
 
         Raises `NotFoundError`, `ValidationError` and as `Changes.begin`.
         """
@@ -211,11 +206,17 @@ class TenantService:
                 name=name,
                 owner_email_follows=follows,
                 time_zone=time_zone,
+                leaves_key_mails=leaves_key_mails,
             )
             updated = await record_update(change, self.policy.catalog)
             if owner_email is not None:
                 await self._announce(change, becomes)
             return self._shown(updated)
+
+    async def leaves_key_mails(self, principal: RequestPrincipal) -> bool:
+        """Whether the people of the caller's tenant get no reminders of API keys."""
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            return (await get_tenant(connection, principal.org_id)).leaves_key_mails
 
     async def transfer(
         self,
@@ -227,17 +228,19 @@ class TenantService:
         owner_email: str,
         claim: Claim | None,
         address: CallerAddress = UNVERIFIED,
+        issuer: str | None = None,
     ) -> Tenant:
         """Make an active member the tenant's owner, with the address for billing mail; the former
         owner becomes admin.
 
-        ``address`` is the caller's verified one.
+        ``address`` is the caller's verified one. Without an ``issuer`` of the member, it is that of
+        `issuer_of_new`.
 
         Raises `NotFoundError`, `IdentityProviderNotConfiguredError`, `ScopeEscalationError`,
         `ModeMismatchError`, `ValidationError`, the errors of idempotency and those of
         `Changes.begin`.
         """
-        issuer = issuer_of_new(self.issuers, principal)
+        issuer = issuer or issuer_of_new(self.issuers, principal)
         self._check_user_id(user_id, "userId")
         _check_own(principal, tenant_id)
         is_verified = await address.verifies(owner_email)
@@ -260,7 +263,7 @@ class TenantService:
                 )
                 row = await record_update(change, self.policy.catalog, Action.TENANT_TRANSFERRED)
             await self._announce(change, becomes)
-            return await change.answer(self._shown(row))
+            return change.answer(self._shown(row))
 
     async def put(
         self, author: Author, tenant_id: str, wanted: TenantInput, *, only_new: bool = False
@@ -274,24 +277,19 @@ class TenantService:
         if wanted.owner_id is not None:
             self._check_user_id(wanted.owner_id, "ownerId")
         check_name(wanted.name)
+        if wanted.plan is not None and wanted.plan not in self.policy.catalog:
+            raise errors.ValidationError(("plan", f"{wanted.plan!r} is not in the plan catalog"))
         now = self.clock()
         async with self.database.change(of_tenant(tenant_id)) as connection:
             writing = self._tenant_change(connection, author, tenant_id, now)
             before = await writing.apply(wanted, only_new=only_new)
             if before is not None and wanted.email_verified:
                 address = before.owner_address.changed(wanted.owner_email, verified=True)
-                await announce(
-                    connection,
-                    self.outbox,
-                    tenant_id,
-                    before.owner_address,
-                    address,
-                    now,
-                )
+                await self._announce(Change(connection, author, now, before), address)
             row = await get_tenant(connection, tenant_id)
             issuer = self.issuers.only if self.issuers is not None else None
             if issuer is not None and wanted.owner_id is not None:
-                change = Change(connection, row, author, now)
+                change = Change(connection, author, now, row)
                 memberships = MembershipChanges(change, self.issuers, NO_OUTBOX)
                 await memberships.add_owner(User(issuer, wanted.owner_id))
                 # in any case: a repeated request repairs the seats
@@ -300,24 +298,21 @@ class TenantService:
 
     async def show(self, tenant_id: str) -> ManagedTenant:
         """Read a tenant that has not ended, for the operator. Raises `NotFoundError`."""
-        _check_tenant_id(tenant_id)
+        check_tenant_id(tenant_id)
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
             return self._managed(await get_tenant(connection, tenant_id))
 
     async def suspend(self, author: Author, tenant_id: str, *, suspended: bool) -> ManagedTenant:
-        """Reject a tenant's credentials from now on, or accept them again. Raises
-        `NotFoundError`.
+        """Reject a tenant's credentials from now on, for the author's reason, or accept them again.
+        Raises `NotFoundError`.
         """
-        _check_tenant_id(tenant_id)
+        check_tenant_id(tenant_id)
         async with self._changes.begin_in_tenant(tenant_id, author) as change:
-            if change.tenant.suspended == suspended:
+            current = change.tenant.suspension
+            suspension = suspension_after(current, author.reason, suspended=suspended)
+            if suspension == current:
                 return self._managed(change.tenant)
-            await tenants.set_suspended(
-                change.connection,
-                tenant_id,
-                change.now,
-                suspended=suspended,
-            )
+            await tenants.set_suspension(change.connection, tenant_id, suspension, change.now)
             return self._managed(await record_update(change, self.policy.catalog))
 
     async def delete(self, author: Author, tenant_id: str) -> None:
@@ -400,13 +395,8 @@ class TenantService:
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
             found = await get_tenant(connection, tenant_id, even_ended=True)
             exported = await read_export(connection, found, self.policy.catalog, now)
-            await audit.record(
-                connection,
-                author,
-                Action.TENANT_EXPORTED,
-                (tenant_id, tenant_id),
-                now,
-            )
+            change = RecordedChange(connection, author, tenant_id, now)
+            await change.record(Action.TENANT_EXPORTED, tenant_id)
             return exported
 
     async def _end(self, change: Change) -> int:
@@ -425,8 +415,7 @@ class TenantService:
 
     async def _announce(self, change: Change, address: OwnerAddress) -> None:
         """Mail what a new address of the owner needs."""
-        was = change.tenant.owner_address
-        await announce(change.connection, self.outbox, change.org_id, was, address, change.now)
+        await change.mails(self.outbox).announce(change.tenant.owner_address, address)
 
     def _count_revoked(self, number: int) -> None:
         if number:
@@ -435,7 +424,9 @@ class TenantService:
     def _tenant_change(
         self, connection: Connection, author: Author, tenant_id: str, now: datetime
     ) -> TenantChange:
-        return TenantChange(connection, self.policy, self.outbox, author, tenant_id, now)
+        return TenantChange(
+            connection, author, tenant_id, now, policy=self.policy, outbox=self.outbox
+        )
 
     def _shown(self, tenant: TenantRow) -> Tenant:
         return to_tenant(tenant.record, self.policy.catalog, self.clock())
@@ -471,7 +462,7 @@ def _check_own(principal: RequestPrincipal, tenant_id: str) -> None:
         raise errors.NotFoundError("tenant")
 
 
-def _check_tenant_id(tenant_id: str) -> None:
+def check_tenant_id(tenant_id: str) -> None:
     """Raise `NotFoundError` for an id that no tenant can have, which the database might not even
     accept.
     """

@@ -33,7 +33,7 @@ SELECT EXISTS (
           AND NOT cancel_at_period_end)
 """
 # Of each invoice the newest failure.
-FAILED_INVOICES: Final = f"""
+FAILED_INVOICES: Final = """
 SELECT DISTINCT ON (coalesce(document->>'invoice_id', id))
        id, created, invoice_url,
        coalesce(document->>'amount_remaining', document->>'amount_due')::bigint,
@@ -41,12 +41,12 @@ SELECT DISTINCT ON (coalesce(document->>'invoice_id', id))
        document->>'invoice_id', subscription_id, arrival
   FROM (SELECT *
           FROM billing_events
-         WHERE tenant_id = %s
+         WHERE tenant_id = %(tenant_id)s
          ORDER BY created DESC, arrival DESC
-         LIMIT {MAX_SCANNED_ROWS}) AS newest
+         LIMIT %(most)s) AS newest
  WHERE type = 'invoice.payment_failed' AND outcome IN ('applied', 'late', 'no_change')
  ORDER BY coalesce(document->>'invoice_id', id), created DESC, arrival DESC
-"""  # noqa: S608  # our own number
+"""
 
 
 async def read_of_user(
@@ -102,15 +102,19 @@ async def update(
     *,
     name: str | None = None,
     owner_id: str | None = None,
-    suspended: bool | None = None,
+    suspension: str | UnsetType | None = UNSET,
     owner_email_follows: bool = False,
     time_zone: str | UnsetType | None = UNSET,
+    leaves_key_mails: bool | None = None,
 ) -> None:
-    """Store changes of a tenant; None leaves a field unchanged, and UNSET the time zone."""
-    is_suspended = tenant.suspended if suspended is None else suspended
+    """Store changes of a tenant; None leaves a field unchanged, and UNSET the time zone and the
+    suspension.
+    """
+    suspended_for = tenant.suspension if suspension is UNSET else suspension
     await connection.execute(
         "UPDATE tenants SET name = %s, owner_email = %s, verified_email = %s, owner_email_follows = %s, owner_id = %s, "
-        "updated_at = %s, suspended_at = CASE WHEN %s THEN coalesce(suspended_at, %s) END, time_zone = %s "
+        "updated_at = %s, suspended_at = CASE WHEN %s THEN coalesce(suspended_at, %s) END, suspension = %s, "
+        "time_zone = %s, leaves_key_mails = %s "
         "WHERE id = %s",
         (
             tenant.record.name if name is None else name,
@@ -119,22 +123,36 @@ async def update(
             owner_email_follows,
             owner_id or tenant.record.owner_id,
             now,
-            is_suspended,
+            suspended_for is not None,
             now,
+            suspended_for,
             tenant.record.time_zone if time_zone is UNSET else time_zone,
+            tenant.leaves_key_mails if leaves_key_mails is None else leaves_key_mails,
             tenant.record.id,
         ),
     )
 
 
-async def set_suspended(
-    connection: Connection, tenant_id: str, now: datetime, *, suspended: bool
+SET_SUSPENSION: Final = """
+UPDATE tenants
+   SET suspended_at = CASE WHEN %(is_suspended)s THEN coalesce(suspended_at, %(now)s) END,
+       suspension = %(suspension)s,
+       updated_at = %(now)s
+ WHERE id = %(id)s
+"""
+
+
+async def set_suspension(
+    connection: Connection, tenant_id: str, suspension: str | None, now: datetime
 ) -> None:
-    """Suspend a tenant, or end its suspension."""
-    query = (
-        "UPDATE tenants SET suspended_at = CASE WHEN %s THEN %s END, updated_at = %s WHERE id = %s"
-    )
-    await connection.execute(query, (suspended, now, now, tenant_id))
+    """Suspend a tenant for a reason, which may be empty, or with None end its suspension."""
+    values = {
+        "id": tenant_id,
+        "is_suspended": suspension is not None,
+        "suspension": suspension,
+        "now": now,
+    }
+    await connection.execute(SET_SUSPENSION, values)
 
 
 async def let_owner_email_follow(
@@ -189,6 +207,8 @@ async def failed_invoices(connection: Connection, tenant_id: str) -> list[Failed
     """Find the invoices of failed payments among a tenant's newest `MAX_SCANNED_ROWS` events,
     newest failure first.
     """
-    rows = await connection.fetch(FAILED_INVOICES, (tenant_id,))
+    rows = await connection.fetch(
+        FAILED_INVOICES, {"tenant_id": tenant_id, "most": MAX_SCANNED_ROWS}
+    )
     newest_first = sorted(rows, key=lambda row: (row[1], row[8]), reverse=True)
     return [FailedInvoice(*row[:8]) for row in newest_first]

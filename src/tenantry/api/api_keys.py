@@ -6,21 +6,15 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Response, delete, get, patch, post
 from litestar.params import JSONBody, QueryParameter
-from msgspec import UNSET, UnsetType
 
 from tenantry.api.guards import Caller, ChangeAuthor, IdempotencyClaim, needs, raises
 from tenantry.api.parameters import (
     DEFAULT_LIMIT,
-    VISIBLE,
     Cursor,
-    ExpiresAt,
-    ExternalId,
     Limit,
-    Metadata,
-    Name,
     OrgId,
-    ScopeName,
-    nul_faults,
+    Reason,
+    check_texts,
     path_parameter,
 )
 from tenantry.api.services import Services
@@ -29,68 +23,33 @@ from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.auth.leak_reports import EndedKey
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
-from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
-from tenantry.domain.errors import ValidationError
-from tenantry.domain.key_metadata import LONGEST_EXTERNAL_ID, check_key_metadata
-from tenantry.domain.permissions import AccessLevel, Mode
-from tenantry.domain.scopes import MAX_SCOPES
+from tenantry.domain.api_keys import (
+    MAX_OVERLAP_SECONDS,
+    ApiKey,
+    ApiKeyWithSecret,
+    KeyChanges,
+    KeyStatus,
+    KeyTerms,
+)
+from tenantry.domain.key_metadata import LONGEST_EXTERNAL_ID, check_external_id
+from tenantry.domain.names import VISIBLE
 
 PATH: Final = "/api/v1/api-keys"
 LEAK_REPORT_PATH: Final = "/api/v1/api-keys/report-leak"
 _LONGEST: Final = 1000
 
 
-Scopes = Annotated[list[ScopeName], msgspec.Meta(max_length=MAX_SCOPES)]
 KeyId = Annotated[str, path_parameter("The key's id.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")]
 
 
-class NewApiKey(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+class NewApiKey(KeyTerms, frozen=True, kw_only=True):
     """A key to create."""
 
     org_id: Annotated[OrgId, doc("The caller's tenant.", "acme")]
-    name: Annotated[Name, doc(example="CI deploys")]
-    scopes: Annotated[
-        Scopes,
-        doc(
-            "What the key may do: `<resource>:<action>`, where either part may be `*`. `OWNER` excludes other scopes.",
-            ["projects:read", "projects:write"],
-        ),
-    ]
-    expires_at: Annotated[
-        ExpiresAt | None,
-        doc(
-            "When the key expires, in the future; null or absent for never.", "2099-11-01T00:00:00Z"
-        ),
-    ] = None
-    access_level: Annotated[
-        AccessLevel | None,
-        doc("`OWNER` for a key that may do everything; `scopes` must be empty then."),
-    ] = None
-    mode: Annotated[
-        Mode | None,
-        doc("The caller's mode by default. A test-mode key creates test-mode keys only."),
-    ] = None
-    external_id: ExternalId | None = None
-    metadata: Metadata | None = None
 
 
-class ApiKeyChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+class ApiKeyChange(KeyChanges, frozen=True):
     """The changes to an active key; absent fields stay as they are."""
-
-    name: Annotated[Name | UnsetType, doc(example="CI deploys (main)")] = UNSET
-    scopes: Annotated[
-        Scopes | UnsetType, doc("The complete new list of scopes.", ["projects:read"])
-    ] = UNSET
-    expires_at: Annotated[
-        ExpiresAt | UnsetType | None, doc("When the key expires, in the future; null for never.")
-    ] = UNSET
-    external_id: Annotated[
-        ExternalId | UnsetType | None,
-        doc("The id that another system of yours gives the key; null removes it."),
-    ] = UNSET
-    metadata: Annotated[
-        Metadata | UnsetType | None, doc("The complete new metadata; null or empty removes all.")
-    ] = UNSET
 
 
 class Rotation(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -105,14 +64,6 @@ class Rotation(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
             examples=[3600],
         ),
     ] = 0
-
-
-class ApiKeyWithSecret(ApiKey, frozen=True, rename="camel", kw_only=True):
-    """A new key with its secret, which is shown only once."""
-
-    secret: Annotated[
-        str, doc("The key itself. Only this answer contains it.", "svc_live_4fGhT0...x9Qz")
-    ]
 
 
 class LeakReport(msgspec.Struct, forbid_unknown_fields=True):
@@ -158,14 +109,8 @@ async def create_api_key(
     made = await services.api_keys.create(
         principal,
         author,
-        name=data.name,
-        scopes=tuple(data.scopes),
-        access_level=data.access_level,
-        mode=data.mode,
-        expires_at=data.expires_at,
+        data,
         claim=claim,
-        external_id=data.external_id,
-        metadata=data.metadata,
     )
     return _shown_once(made)
 
@@ -216,10 +161,9 @@ async def list_api_keys(
     """
     if org_id is not None:
         principal.require_org(org_id)
-    if faults := nul_faults({"search": search}):
-        raise ValidationError(*faults)
+    check_texts({"search": search})
     services.api_keys.key_format.check_search(search or "")
-    check_key_metadata(external_id, None)
+    check_external_id(external_id)
     wanted = KeyFilter(status=status, search=search, external_id=external_id)
     return await services.api_keys.list_page(
         principal,
@@ -251,16 +195,11 @@ async def update_api_key(
     """Change the given fields of an active key. A null `expiresAt` means that the key never
     expires. `metadata` replaces all of it.
     """
-    scopes = data.scopes if data.scopes is UNSET else tuple(data.scopes)
     return await services.api_keys.update(
         principal,
         author,
         key_id,
-        name=data.name,
-        scopes=scopes,
-        expires_at=data.expires_at,
-        external_id=data.external_id,
-        metadata=data.metadata,
+        data,
     )
 
 
@@ -282,6 +221,7 @@ async def delete_api_key(
             name="force", description="Also the last OWNER key of a tenant without an owner."
         ),
     ] = False,
+    reason: Reason = None,
 ) -> None:
     """Revoke the key.
 
@@ -291,7 +231,7 @@ async def delete_api_key(
     """
     await services.api_keys.revoke(
         principal,
-        author,
+        author.because(reason),
         key_id,
         force=force,
     )
@@ -317,7 +257,8 @@ async def rotate_api_key(
     key_id: KeyId,
     data: JSONBody[Rotation | None] = None,
 ) -> Response[ApiKeyWithSecret]:
-    """Create a key with the same name, scopes, level, mode, expiry, `externalId` and `metadata`.
+    """Create a key with the same name, scopes, level, mode, expiry, and optional fields, such as
+    `allowedAddresses`.
 
     The old key ends after `overlapSeconds`, by default immediately, and never later than
     its expiry. `rotatedFrom` names it. Only this answer contains the new `secret`.

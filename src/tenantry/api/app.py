@@ -1,6 +1,5 @@
 """The Litestar application: its dependencies, how it decodes JSON bodies, and its error answers."""
 
-import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
@@ -29,16 +28,14 @@ from tenantry.api.guards import AnyRequest, Connection
 from tenantry.api.parameters import in_words
 from tenantry.api.services import current_services
 from tenantry.common.encoding import NOT_JSON, camel_case
-from tenantry.domain.errors import DomainError, ValidationError
-from tenantry.server.asgi_types import MAX_BODY, OUTCOME, REQUEST_ID
+from tenantry.domain.errors import ValidationError
+from tenantry.server.asgi_types import MAX_BODY, NO_PAGE, REQUEST_ID
 from tenantry.server.problems import (
     VARIES,
     Refusal,
     fault_of,
-    internal_error,
-    log_refused_token,
     refuse,
-    refuse_domain_error,
+    refuse_error,
 )
 from tenantry.server.repeated_items import MAX_MEMBERS, check_members
 
@@ -53,8 +50,6 @@ _HTTP_ERRORS: Final = {
     415: ("unsupported_media_type", "The body must be JSON: Content-Type: application/json."),
 }
 """Code and detail of Litestar's errors by status."""
-
-logger = logging.getLogger(__name__)
 
 
 class JsonRequest(Request[Any, Any, Any]):
@@ -169,18 +164,19 @@ def _exception_handlers(page_of: _PageOf) -> ExceptionHandlersMap:
     def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes] | Response[str]:
         if error.status_code not in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
             return _on_http_error(request, error)
-        if error.headers and "allow" in error.headers:
-            error.headers = {**error.headers, "allow": _allowed(error.headers["allow"].split(", "))}
+        if NO_PAGE in request.scope:
+            error = NotFoundException()
         response = page_of(request, error) or _on_http_error(request, error)
+        if error.headers and "allow" in error.headers:
+            response.set_header("allow", _allowed(error.headers["allow"].split(", ")))
         name, value = VARIES
         response.set_header(name.decode(), value.decode())
         return response
 
     return {
-        DomainError: _on_domain_error,
         ValidationException: _on_validation_error,
         HTTPException: on_http_error,
-        Exception: _on_fault,
+        Exception: _on_error,
     }
 
 
@@ -189,14 +185,13 @@ def _request_id(request: AnyRequest) -> str:
 
 
 def _response(request: AnyRequest, refusal: Refusal) -> Response[bytes]:
-    cast("dict[str, object]", request.scope)[OUTCOME] = refusal.code
+    refusal.note_in(cast("dict[str, object]", request.scope))
     headers = {name.decode(): value.decode("latin-1") for name, value in refusal.headers}
     return Response(refusal.body, status_code=refusal.status, headers=headers)
 
 
-def _on_domain_error(request: AnyRequest, error: DomainError) -> Response[bytes]:
-    log_refused_token(error, _request_id(request))
-    return _response(request, refuse_domain_error(error, _request_id(request)))
+def _on_error(request: AnyRequest, error: Exception) -> Response[bytes]:
+    return _response(request, refuse_error(error, _request_id(request)))
 
 
 def _on_validation_error(request: AnyRequest, error: ValidationException) -> Response[bytes]:
@@ -208,21 +203,16 @@ def _on_validation_error(request: AnyRequest, error: ValidationException) -> Res
         for fault in error.extra or ()
         if isinstance(fault, dict)
     ]
-    return _on_domain_error(request, ValidationError(*faults))
+    return _on_error(request, ValidationError(*faults))
 
 
 def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     if any(isinstance(one, SerializationException) for one in (error, error.__cause__)):
         code, detail = "invalid_json", "The body is not JSON."
     elif error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return _on_fault(request, error)
+        return _on_error(request, error)
     else:
         code, detail = _HTTP_ERRORS.get(error.status_code, ("invalid_request", error.detail))
     given = error.headers or {}
     headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
     return _response(request, refuse(code, detail, _request_id(request), headers=headers))
-
-
-def _on_fault(request: AnyRequest, error: Exception) -> Response[bytes]:
-    logger.error("request %s failed", _request_id(request), exc_info=error)
-    return _response(request, internal_error(_request_id(request)))

@@ -18,19 +18,19 @@ from tenantry.api.guards import (
 )
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
-from tenantry.domain.access import TenantAccess, to_access
-from tenantry.domain.errors import DomainError, NotFoundError
+from tenantry.domain.access import TenantAccess
+from tenantry.domain.errors import DomainError, NotFoundError, OrgSuspendedError
 from tenantry.domain.feature_access import NO_FEATURES, listed
-from tenantry.domain.gateway_paths import SCOPE_ALONE, PathRequirement, requirement_after_scope
+from tenantry.domain.gateway_paths import requirement_of_check
 from tenantry.domain.permissions import (
     AccessLevel,
     Mode,
     PrincipalKind,
     RequestPrincipal,
 )
-from tenantry.domain.scopes import is_scope
+from tenantry.domain.requirements import Requirement
 from tenantry.server.asgi_types import DirectRequest, HotRequest, HotResponse
-from tenantry.server.problems import log_refused_token, refuse_domain_error
+from tenantry.server.problems import refuse_domain_error
 
 WHOAMI_PATH: Final = "/api/v1/auth/whoami"
 VERIFY_PREFIX: Final = "/api/v1/auth/verify/"
@@ -41,11 +41,11 @@ this one.
 """
 
 _SEGMENTS_BEFORE_SCOPE: Final = VERIFY_PREFIX.count("/")
-_NO_SCOPE: Final = "-"
 _LIVE: Final = Mode.LIVE
 _LIVE_HEADER: Final = (b"x-mode", Mode.LIVE.encode())
 _TEST_HEADER: Final = (b"x-mode", Mode.TEST.encode())
 _LONGEST_HEADER: Final = 256
+_LONGEST_PROBLEM: Final = 1024
 _INVISIBLE: Final = re.compile(r"[^!-~]")
 
 
@@ -56,7 +56,7 @@ class Whoami(msgspec.Struct, frozen=True, rename="camel"):
     id: Annotated[
         str,
         doc(
-            "The key's id, or the user's at the identity provider.",
+            "The key's id, the user's at the identity provider, or `operator`.",
             "key_01975c3a51c2a1b3c5d7e9f10213a5b7",
         ),
     ]
@@ -72,8 +72,8 @@ class Whoami(msgspec.Struct, frozen=True, rename="camel"):
     access_level: Annotated[
         AccessLevel, doc("`OWNER` may do everything; `SCOPED` what its scopes say.", "SCOPED")
     ]
-    plan: Annotated[str, doc("The tenant's plan.", "pro")]
-    subscription_status: Annotated[str, doc("The tenant's subscription status.", "active")]
+    plan: Annotated[str, doc("The plan that the provider last said.", "pro")]
+    subscription_status: Annotated[str, doc("The status that the provider last said.", "active")]
     access: Annotated[
         TenantAccess,
         doc("What the tenant's subscriptions give now, and the plan whose limits count."),
@@ -99,7 +99,7 @@ async def whoami(principal: Caller) -> Whoami:
         principal.access_level,
         principal.plan,
         principal.subscription_status,
-        to_access(principal.access_phase),
+        principal.access,
         principal.expires_at,
         principal.external_id,
         principal.metadata,
@@ -123,11 +123,9 @@ class GatewayCheck:
         """Answer any request."""
         answer = key_answer(request)
         try:
-            scope, also = _required(request)
-            admitted = await authenticate(
-                self._admission, request.scope, request.header, answer=answer
-            )
-            return _identity(admitted.principal, scope, also)
+            needed = _required(request)
+            admitted = await authenticate(self._admission, request, answer=answer)
+            return _identity(admitted.principal, needed)
         except DomainError as error:
             return _refused(request, error)
 
@@ -142,52 +140,53 @@ class GatewayCheck:
             admitted = admit_at_once(self._admission, request)
             if admitted is None:
                 return None
-            return _identity(admitted.principal, *_required(request))
+            return _identity(admitted.principal, _required(request))
         except DomainError as error:
             return _refused(request, error)
 
 
-def _required(request: HotRequest) -> tuple[str, PathRequirement]:
-    """Return the scope that a path requires, and what else. Raises `NotFoundError`."""
+def _required(request: HotRequest) -> Requirement:
+    """Return what a path requires. Raises `NotFoundError`."""
     scope, _, rest = request.path[len(VERIFY_PREFIX) :].partition("/")
-    if scope != _NO_SCOPE and not is_scope(scope):
-        raise NotFoundError("scope")
-    return scope, _required_after(scope, rest, request) if rest else SCOPE_ALONE
+    return requirement_of_check(scope, _as_sent(scope, rest, request) if rest else "")
 
 
-def _required_after(scope: str, rest: str, request: HotRequest) -> PathRequirement:
-    """Return what a path requires after its scope. Raises `NotFoundError`."""
+def _as_sent(scope: str, rest: str, request: HotRequest) -> str:
+    """Return what follows the scope in a path, percent-encoded. Raises `NotFoundError`."""
     raw_path: bytes | None = request.scope.get("raw_path")
     if raw_path is None:  # without encoded characters
-        return requirement_after_scope(rest)
+        return rest
     *_, sent_scope, sent = raw_path.decode("latin-1").split("/", _SEGMENTS_BEFORE_SCOPE + 1)
     if unquote(sent_scope) != scope:  # an encoded slash is in it, or before it
         raise NotFoundError("scope")
-    return requirement_after_scope(sent)
+    return sent
+
+
+def _fits_header(problem: bytes) -> bool:
+    """Whether gateways pass a problem on in a header: nginx has 4 KiB for all of them."""
+    return problem.isascii() and len(problem) <= _LONGEST_PROBLEM
 
 
 def _refused(request: HotRequest, error: DomainError) -> HotResponse:
-    log_refused_token(error, request.request_id.decode())
-    refusal = refuse_domain_error(error, request.request_id.decode())
-    refusal.headers.append((PROBLEM_HEADER, refusal.body))
+    request_id = request.request_id.decode()
+    refusal = refuse_domain_error(error, request_id)
+    short = refusal
+    if isinstance(error, OrgSuspendedError) and not _fits_header(refusal.body):
+        short = refuse_domain_error(OrgSuspendedError(), request_id)
+    refusal.headers.append((PROBLEM_HEADER, short.body))
     return refusal
 
 
-def _identity(principal: RequestPrincipal, scope: str, also: PathRequirement) -> HotResponse:
+def _identity(principal: RequestPrincipal, needed: Requirement) -> HotResponse:
     """Return the identity of a principal that has what the path requires."""
-    if scope != _NO_SCOPE:
-        principal.require(scope)
-    for feature in also.features:
-        principal.feature_access.require(feature)
-    if also is not SCOPE_ALONE or principal.mode is not _LIVE:
-        principal.require_mode(also.modes)
+    needed.check(principal)
     headers = [
         (b"x-tenant-id", principal.org_id.encode()),
         (b"x-principal-id", header_text(principal.id)),
         (b"x-principal-kind", principal.kind.value.encode()),
         _LIVE_HEADER if principal.mode is _LIVE else _TEST_HEADER,
         (b"x-plan", header_text(principal.plan)),
-        (b"x-access", principal.access.encode()),
+        (b"x-access", principal.access_phase.state.encode()),
         (b"x-effective-plan", header_text(principal.effective_plan)),
         (b"x-subscription-status", header_text(principal.subscription_status)),
     ]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import MediaType, Response, get, post
-from litestar.params import JSONBody
+from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 
 from tenantry.api.guards import (
@@ -15,17 +15,26 @@ from tenantry.api.guards import (
     IdempotencyClaim,
     has_caller,
     needs,
+    needs_operator,
     needs_plan_access,
     raises,
 )
+from tenantry.api.operator import PATH as OPERATOR
 from tenantry.api.parameters import DEFAULT_LIMIT, WEB_ADDRESS, Cursor, Limit, path_parameter
 from tenantry.api.services import Services
+from tenantry.api.tenants import TenantId
 from tenantry.billing.checkout import LONGEST_URL
-from tenantry.billing.ledger_queries import BillingEventView
 from tenantry.billing.prices import PriceList
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
-from tenantry.domain.checkout import MOST_ADDONS, AddonOrder, CheckoutOrder, Quantity
+from tenantry.domain.billing.explanation import BillingEventView, BillingExplanation
+from tenantry.domain.checkout import (
+    CURRENCY,
+    MOST_ADDONS,
+    AddonOrder,
+    CheckoutOrder,
+    Quantity,
+)
 from tenantry.domain.features import FeatureValue
 from tenantry.domain.plans import Catalog, Limits, Plan
 from tenantry.domain.prices import PlanPrice
@@ -35,9 +44,12 @@ PLANS_PATH: Final = "/api/v1/plans"
 EVENTS_PATH: Final = "/api/v1/billing/events"
 CHECKOUT_PATH: Final = "/api/v1/billing/checkout-sessions"
 PORTAL_PATH: Final = "/api/v1/billing/portal-sessions"
+_MOST_EXPLAINED: Final = 10_000
 _PUBLIC: Final = "public, max-age=300"
 _NOT_KEPT: Final = "no-store"
 """Until the prices are known: a cache would hide them for minutes."""
+
+_operator = needs_operator()
 
 EventId = Annotated[str, path_parameter("The provider's event id.", "evt_1SQk7xLm3Rk2pXw7")]
 WebAddress = Annotated[
@@ -73,6 +85,10 @@ class PlanView(msgspec.Struct, frozen=True, rename="camel"):
                     "intervalCount": 1,
                     "currency": "eur",
                     "amount": 2900,
+                    "currencies": [
+                        {"currency": "eur", "amount": 2900},
+                        {"currency": "usd", "amount": 3100},
+                    ],
                 }
             ],
         ),
@@ -120,6 +136,13 @@ class NewCheckoutSession(msgspec.Struct, rename="camel", forbid_unknown_fields=T
             description="Add-ons of the catalog, each once; each is sold at its first price.",
         ),
     ] = ()
+    currency: Annotated[
+        Annotated[str, msgspec.Meta(min_length=3, max_length=3, pattern=CURRENCY)] | None,
+        doc(
+            "One of the price's `currencies`; by default the payment provider decides.",
+            "usd",
+        ),
+    ] = None
     success_url: Annotated[WebAddress | None, doc(example="https://app.acme.example/welcome")] = (
         None
     )
@@ -162,7 +185,7 @@ def _public(page: Page[PlanView], request: AnyRequest, caching: str) -> Response
     """Return the answer to a client without a credential: compressed, and for shared caches."""
     body = PublicBody.for_once(msgspec.json.encode(page))
     headers = {"Content-Type": MediaType.JSON, "Cache-Control": caching}
-    return body.response(request.headers.get("accept-encoding", ""), headers)
+    return body.response(request, headers)
 
 
 def _plan_views(catalog: Catalog, price_list: PriceList) -> list[PlanView]:
@@ -201,11 +224,51 @@ async def get_billing_event(
     return await services.billing.get_event(principal, event_id)
 
 
+@get(
+    OPERATOR + "/tenants/{tenant_id:str}/explanation",
+    guards=[_operator],
+    summary="Explain a tenant's billing state (operator)",
+)
+async def explain_tenant(
+    services: Services,
+    tenant_id: TenantId,
+    limit: Annotated[
+        int,
+        QueryParameter(
+            name="limit",
+            ge=1,
+            le=_MOST_EXPLAINED,
+            description="At most this many events, the newest.",
+        ),
+    ] = 100,
+) -> BillingExplanation:
+    """Return why a tenant, also an ended one, has its plan and status: each event, oldest first,
+    what it changed and why.
+    """
+    return await services.operator_ledger.explain(tenant_id, limit)
+
+
+@get(
+    OPERATOR + "/billing-events/{event_id:str}/body",
+    guards=[_operator],
+    summary="Get the body of a billing event (operator)",
+)
+async def get_billing_event_body(services: Services, event_id: EventId) -> Response[Any]:
+    """Return what the provider sent for an event of any tenant, byte for byte.
+
+    `RAW_BODIES` says whose bodies are stored, `RAW_BODY_DAYS` how long.
+    """
+    return Response(
+        await services.operator_ledger.get_body(event_id), headers={"Cache-Control": "no-store"}
+    )
+
+
 @post(
     CHECKOUT_PATH,
-    guards=[needs("billing:write", in_quota=False)],
+    guards=[needs("billing:write", in_quota=False, is_use=True)],
     summary="Begin a checkout",
     opt=raises(
+        "currency_not_available",
         "subscription_exists",
         "provider_not_configured",
         "provider_refused",
@@ -231,7 +294,7 @@ async def create_checkout_session(
     url = await services.checkout.create_checkout(
         principal,
         author,
-        CheckoutOrder(data.plan, data.price, data.quantity, data.addons),
+        CheckoutOrder(data.plan, data.price, data.quantity, data.addons, data.currency),
         success_url=data.success_url,
         cancel_url=data.cancel_url,
         claim=claim,
@@ -241,7 +304,7 @@ async def create_checkout_session(
 
 @post(
     PORTAL_PATH,
-    guards=[needs("billing:write", in_quota=False)],
+    guards=[needs("billing:write", in_quota=False, is_use=True)],
     summary="Open the customer portal",
     opt=raises(
         "no_customer",

@@ -7,12 +7,11 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from tenantry.api.guards import needs_operator, raises
-from tenantry.api.parameters import LONGEST_CURSOR, MOST_ON_A_PAGE, Limit, nul_faults
+from tenantry.api.parameters import LONGEST_CURSOR, MOST_ON_A_PAGE, Limit, check_texts
 from tenantry.api.services import Services
-from tenantry.domain.errors import ValidationError
-from tenantry.domain.outbound_events import parse_types
+from tenantry.domain.outbound_events import FeedPage, parse_types
 from tenantry.outbound.events_store import EventFilter
-from tenantry.outbound.feed import LONGEST_WAIT, FeedPage
+from tenantry.outbound.feed import LONGEST_WAIT
 
 PATH: Final = "/api/v1/operator/events"
 _LONGEST_TYPES: Final = 2000
@@ -70,7 +69,6 @@ async def list_events(  # the parameters of the route
     Events are kept for 30 days. An event appears once all transactions that began to write before
     its own have ended.
     """
-    if faults := nul_faults({"orgId": org_id}):
-        raise ValidationError(*faults)
+    check_texts({"orgId": org_id})
     wanted = EventFilter(parse_types(types).types(), org_id)
     return await services.changes.read(after, wanted, limit, timedelta(seconds=wait))

@@ -2,19 +2,16 @@
 
 from typing import Annotated
 
-import msgspec
 from litestar import delete, get, put
 from litestar.params import JSONBody
 
 from tenantry.api.guards import ChangeAuthor, needs_operator, raises
-from tenantry.api.parameters import GrantEnd, path_parameter
+from tenantry.api.parameters import path_parameter
 from tenantry.api.services import Services
 from tenantry.api.tenants import PATH as TENANTS
 from tenantry.api.tenants import TenantId
-from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
-from tenantry.domain.features import FeatureValue
-from tenantry.domain.grants import LONGEST_REASON, Grant, GrantInput
+from tenantry.domain.grants import Grant, GrantInput
 
 GrantName = Annotated[
     str, path_parameter("The grant's name: 1 to 64 of `A-Za-z0-9_-`.", "contract-2027")
@@ -22,27 +19,8 @@ GrantName = Annotated[
 _operator = needs_operator()
 
 
-class WantedGrant(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+class WantedGrant(GrantInput, frozen=True):
     """The terms of a grant. It gives a plan, features or limits."""
-
-    reason: Annotated[
-        str,
-        msgspec.Meta(min_length=1, max_length=LONGEST_REASON),
-        doc("Why the tenant has it. The tenant sees it.", "Contract 2027-014, by invoice"),
-    ]
-    plan: Annotated[str | None, doc("A plan of the catalog.", "business")] = None
-    features: Annotated[
-        dict[str, FeatureValue],
-        doc("Features of the catalog: `true`, which has no limit, or a number."),
-    ] = {}
-    limits: Annotated[
-        dict[str, int],
-        doc("Limits by their names in a plan; a lower one changes nothing.", {"projects": 500}),
-    ] = {}
-    until: Annotated[
-        GrantEnd | None,
-        doc("When it ends by itself; null if it does not.", "2028-01-01T00:00:00Z"),
-    ] = None
 
 
 @put(
@@ -63,14 +41,7 @@ async def put_grant(
     It counts like a subscription that is always paid, until it ends. The same terms again change
     nothing. A tenant may have 50 grants.
     """
-    wanted = GrantInput(
-        data.reason,
-        data.plan,
-        data.features,
-        data.limits,
-        data.until,
-    )
-    return await services.grants.put(author, tenant_id, name, wanted)
+    return await services.grants.put(author, tenant_id, name, data)
 
 
 @delete(

@@ -1,12 +1,11 @@
 """Guards of routes: authentication, authorization, idempotency keys and the author of a change."""
 
 import hashlib
-import hmac
-import re
-from collections.abc import Awaitable, Callable, Sequence
-from enum import StrEnum
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum, StrEnum, auto
 from functools import partial
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 import msgspec
 from litestar import Request
@@ -16,17 +15,17 @@ from litestar.handlers import BaseRouteHandler
 from msgspec import UNSET
 
 from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
+from tenantry.api.operator_access import VISIBLE, OperatorAccess, OperatorRequest
 from tenantry.auth.admission import Admission
 from tenantry.auth.authentication import (
     Authenticated,
     Authenticator,
     KeyAnswer,
+    Rejected,
     requested_organization,
 )
+from tenantry.auth.credentials import UNKNOWN, CredentialKind, HeaderReader, Sender
 from tenantry.auth.credentials import Credential as SentCredential
-from tenantry.auth.credentials import CredentialKind
-from tenantry.common.logs import redact
-from tenantry.common.secret import Secret
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import Window
 from tenantry.domain import errors
@@ -38,6 +37,7 @@ from tenantry.domain.permissions import (
     RequestPrincipal,
 )
 from tenantry.domain.rate_limits import USER_CREATIONS_PER_MINUTE, USER_REQUESTS_PER_MINUTE
+from tenantry.domain.requirements import Requirement
 from tenantry.domain.usage import subject_of
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.server.asgi_types import (
@@ -45,7 +45,9 @@ from tenantry.server.asgi_types import (
     CALLER,
     CLAIMS,
     OPERATOR,
+    PEER,
     RATE_LIMITS,
+    REJECTED_SENDER,
     REQUEST_ID,
     USAGE_SUBJECT,
     DirectRequest,
@@ -53,11 +55,14 @@ from tenantry.server.asgi_types import (
     Scope,
     header_of,
 )
+from tenantry.server.problems import log_refused_token
 from tenantry.server.service_app import state_of
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1)."""
-_IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+_CREATIONS: Final = ("creations of", USER_CREATIONS_PER_MINUTE)
+_REQUESTS: Final = ("requests of", USER_REQUESTS_PER_MINUTE)
+"""What is counted of a user, and how many a minute."""
 
 AnyRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -75,16 +80,29 @@ class Credential(StrEnum):
     """A user who is signed in to the dashboard."""
 
 
+class OperatorRight(Enum):
+    """When the operator's token is accepted, beside the credential that a route is for."""
+
+    NEVER = auto()
+    OF_TENANT = auto()
+    """For the tenant that the request names."""
+    ALONE = auto()
+    """For the tenant that the request names; no other credential is."""
+    ALWAYS = auto()
+
+
 class RouteGuard:
     """A guard that also states its credential and scope, so that the documentation cannot disagree
     with it.
 
     It authorizes a change at the moment when the body is complete (CONTRACT 8.2). If the body was
     still arriving when the guard checked the headers, it reads the body and checks again. The
-    service therefore rejects a caller without the right before it holds a body for them.
+    service therefore rejects a caller without the right before it holds a body for them; only the
+    guard of pages reads a form of at most 64 KiB first, to offer it again with the error.
     """
 
     credential: ClassVar[Credential]
+    operator: ClassVar[OperatorRight] = OperatorRight.NEVER
     scope: str | None = None
     is_in_quota: bool = False
     """Whether a tenant's quota of requests counts the route's requests, and may reject them."""
@@ -121,34 +139,62 @@ class Access(msgspec.Struct, frozen=True):
 
     admission: Admission
     authenticator: Authenticator
-    operator_tokens: Sequence[Secret]
+    operator: OperatorAccess
     email_of_token: EmailOfToken
     public_plans: bool = False
     """Whether the plans are listed without a credential too."""
 
     async def authenticate(
-        self, connection: Connection, *, counts_quota: bool = True
+        self, connection: Connection, *, counts_quota: bool = True, is_use: bool = False
     ) -> RequestPrincipal:
-        """Authenticate the caller, and count the request at the first call. Raises as
-        `authenticate`.
+        """Authenticate the caller, and count the request at the first call. The requests of the
+        operator are not counted; those that are ``is_use`` of what a tenant pays for are refused
+        for a suspended one.
+
+        Raises as `authenticate`, `OperatorAccess.act`, and `OrgMismatchError` for the operator of
+        another tenant than the path's.
         """
-        scope = extras(connection)
-        header = partial(header_of, scope)
-        found = await authenticate(self.admission, scope, header, counts_quota=counts_quota)
+        request = _ConnectionRequest(extras(connection))
+        sent = self.recognize_operator(connection)
+        if sent is not None:
+            return await act_as_operator(self.operator, sent, request.scope, is_use=is_use)
+        found = await authenticate(self.admission, request, counts_quota=counts_quota)
         return found.principal
+
+    @asynccontextmanager
+    async def rejecting(self, connection: Connection, kind: str) -> AsyncIterator[None]:
+        """Reject the credential of a request, which is of this kind, with the error that the block
+        raises.
+        """
+        try:
+            yield
+        except errors.DomainError as error:
+            rejected = await self.admission.reject(Rejected(error), kind)
+            log_refused_token(
+                rejected.token_fault, _ConnectionRequest(extras(connection)).request_id
+            )
+            raise
 
     def find_credential(self, connection: Connection) -> SentCredential:
         """Return the credential that a request sent. Raises `DomainError`."""
         return self.admission.credentials.find_in(partial(header_of, extras(connection)))
 
-    def is_operator(self, connection: Connection) -> bool:
-        """Whether a request sent one of the operator's tokens, as its bearer credential. Raises
-        `DomainError`.
+    def recognize_operator(self, connection: Connection) -> OperatorRequest | None:
+        """Return what a request of the operator says, and mark it as the operator's; None for
+        others.
+
+        Raises as `OperatorAccess.read`, and `OrgMismatchError` if it names another tenant than the
+        path.
         """
-        sent = self.find_credential(connection)
-        tokens = [token.reveal().encode() for token in self.operator_tokens]
-        matches = [hmac.compare_digest(sent.value, token) for token in tokens]
-        return sent.kind is CredentialKind.OTHER and any(matches)
+        scope = extras(connection)
+        sent = self.operator.read(partial(header_of, scope))
+        if sent is None:
+            return None
+        scope[OPERATOR] = sent
+        of_path = connection.path_params.get("tenant_id")
+        if None not in (sent.tenant_id, of_path) and sent.tenant_id != of_path:
+            raise errors.OrgMismatchError("X-Act-As-Organization and the path name two tenants.")
+        return sent
 
     def has_credential(self, connection: Connection) -> bool:
         """Whether a request has a header for a credential, be it an empty one."""
@@ -157,9 +203,7 @@ class Access(msgspec.Struct, frozen=True):
 
     def label(self, connection: Connection) -> str:
         """Return the kind of credential that a request seems to have sent, for the metrics."""
-        credentials = self.admission.credentials
-        key = credentials.read_key(partial(header_of, extras(connection)))
-        return credentials.label(header(connection, "authorization"), key)
+        return self.admission.credentials.label_of(partial(header_of, extras(connection)))
 
     async def verify_token(self, credential: SentCredential) -> Claims | None:
         """Return the verified claims of a token; None for an API key. Raises `DomainError`."""
@@ -176,26 +220,53 @@ def access_of(connection: Connection) -> Access:
 
 class _CallerGuard(RouteGuard):
     credential = Credential.CALLER
+    operator = OperatorRight.OF_TENANT
 
-    def __init__(self, scope: str | None, *, is_in_quota: bool) -> None:
+    def __init__(self, scope: str | None, *, is_in_quota: bool, is_use: bool = False) -> None:
         self.scope = scope
         self.is_in_quota = is_in_quota
+        self._is_use = is_use
+        self._needed = Requirement(
+            () if scope is None else (scope,),
+            modes=ACCEPTED_MODES["live" if scope in LIVE_MODE_SCOPES else "any"],
+        )
 
     async def authorize(self, connection: Connection) -> None:
         access = access_of(connection)
-        principal = await access.authenticate(connection, counts_quota=self.is_in_quota)
-        if self.scope is not None:
-            principal.require(self.scope)
-        if self.scope in LIVE_MODE_SCOPES:
-            principal.require_mode(ACCEPTED_MODES["live"])
+        caller = await access.authenticate(
+            connection, counts_quota=self.is_in_quota, is_use=self._is_use
+        )
+        self._needed.check(caller)
+
+
+class _ActingOperatorGuard(_CallerGuard):
+    """Require the operator, who acts for a tenant. Other credentials are rejected, whatever their
+    scopes.
+    """
+
+    operator = OperatorRight.ALONE
+
+    async def authorize(self, connection: Connection) -> None:
+        await super().authorize(connection)
+        if not is_by_operator(connection):
+            raise errors.OperatorRequiredError(
+                "This needs the operator's token, with X-Act-As-Organization: <tenant's id>."
+            )
+
+
+def _refuse_operator(access: Access, connection: Connection) -> None:
+    if access.recognize_operator(connection) is not None:
+        raise errors.UserTokenRequiredError("This is for a user: send the user's token.")
 
 
 class _OwnTokenGuard(_CallerGuard):
     """Require a user's token for the tenant. A key is rejected, whatever its scopes."""
 
     credential = Credential.USER
+    operator = OperatorRight.NEVER
 
     async def authorize(self, connection: Connection) -> None:
+        _refuse_operator(access_of(connection), connection)
         await super().authorize(connection)
         if extras(connection)[CALLER].kind is not PrincipalKind.USER:
             raise errors.UserTokenRequiredError(
@@ -206,8 +277,12 @@ class _OwnTokenGuard(_CallerGuard):
 class _PlansGuard(_CallerGuard):
     """Require any credential, or none where the plans are public. A wrong one is rejected."""
 
+    operator = OperatorRight.ALWAYS
+
     async def authorize(self, connection: Connection) -> None:
         access = access_of(connection)
+        if access.recognize_operator(connection) is not None:
+            return
         if access.has_credential(connection) or not access.public_plans:
             await super().authorize(connection)
 
@@ -215,14 +290,14 @@ class _PlansGuard(_CallerGuard):
 class _UserGuard(RouteGuard):
     credential = Credential.USER
 
-    def __init__(self, what: str, limit: int, *, to_create: bool) -> None:
-        self._what = what
-        self._limit = limit
+    def __init__(self, *, to_create: bool) -> None:
         self._to_create = to_create
+        self._limit = _CREATIONS if to_create else _REQUESTS
 
     async def authorize(self, connection: Connection) -> None:
         access = access_of(connection)
-        async with access.admission.delaying(access.label(connection)):
+        _refuse_operator(access, connection)
+        async with access.rejecting(connection, access.label(connection)):
             claims = await access.verify_token(access.find_credential(connection))
             if self._to_create and claims is not None and claims.org_id is not None:
                 requested_organization(claims.org_id, header(connection, "x-organization-id"))
@@ -233,7 +308,7 @@ class _UserGuard(RouteGuard):
             )
         scope = extras(connection)
         if CLAIMS not in scope:  # otherwise the first check counted it
-            scope[RATE_LIMITS] = await access.admission.count_user(claims, self._what, self._limit)
+            scope[RATE_LIMITS] = await access.admission.count_user(claims, *self._limit)
         scope[CLAIMS] = claims
 
 
@@ -242,23 +317,29 @@ class _OperatorGuard(RouteGuard):
 
     async def authorize(self, connection: Connection) -> None:
         access = access_of(connection)
-        async with access.admission.delaying("operator_token"):
-            if not access.is_operator(connection):
+        async with access.rejecting(connection, "operator_token"):
+            access.find_credential(connection)
+            if access.recognize_operator(connection) is None:
                 raise errors.InvalidCredentialError(
                     "This route needs the operator's token: Authorization: Bearer <OPERATOR_TOKEN>. "
                     "API keys and users' tokens are not accepted here."
                 )
-        extras(connection)[OPERATOR] = True
 
 
-def needs(scope: str | None, *, in_quota: bool = True) -> RouteGuard:
+def needs(scope: str | None, *, in_quota: bool = True, is_use: bool = False) -> RouteGuard:
     """Require a caller whose grants cover ``scope``, in live mode for `LIVE_MODE_SCOPES`; None: any
     credential.
 
     Without ``in_quota`` a tenant's quota of requests does not count: for routes through which a
-    caller learns of an exhausted quota, and changes the plan.
+    caller learns of an exhausted quota, and changes the plan. A route that ``is_use`` of what a
+    tenant pays for refuses the operator of a suspended tenant.
     """
-    return _CallerGuard(scope, is_in_quota=in_quota)
+    return _CallerGuard(scope, is_in_quota=in_quota, is_use=is_use)
+
+
+def needs_acting_operator() -> RouteGuard:
+    """Require the operator's token, for a tenant that the request names, a suspended one too."""
+    return _ActingOperatorGuard(None, is_in_quota=False)
 
 
 def needs_own_token(scope: str) -> RouteGuard:
@@ -276,9 +357,7 @@ def needs_user(*, to_create: bool = False) -> RouteGuard:
 
     Requests are limited for each user; the limit ``to_create`` tenants is lower.
     """
-    if to_create:
-        return _UserGuard("creations of", USER_CREATIONS_PER_MINUTE, to_create=True)
-    return _UserGuard("requests of", USER_REQUESTS_PER_MINUTE, to_create=False)
+    return _UserGuard(to_create=to_create)
 
 
 def needs_operator() -> RouteGuard:
@@ -307,8 +386,8 @@ ChangeAuthor = NamedDependency[Author]
 authorized.
 """
 TokenClaims = NamedDependency[Claims | None]
-"""The type of a handler's argument ``token_claims``: those of an authorized user; None for a
-key.
+"""The type of a handler's argument ``token_claims``: those of an authorized user; None for a key
+and for the operator.
 """
 VerifiedAddress = NamedDependency[CallerAddress]
 """The type of a handler's argument ``address``: the verified address of the authorized caller."""
@@ -326,7 +405,12 @@ def current_principal(request: AnyRequest) -> RequestPrincipal:
 
 def has_caller(request: AnyRequest) -> bool:
     """Whether a guard authorized a caller."""
-    return CALLER in extras(request)
+    return CALLER in extras(request) or is_by_operator(request)
+
+
+def is_by_operator(request: Connection) -> bool:
+    """Whether a guard authorized the operator, for a tenant or for all of them."""
+    return OPERATOR in extras(request)
 
 
 def current_claims(request: AnyRequest) -> Claims:
@@ -338,8 +422,10 @@ def current_claims(request: AnyRequest) -> Claims:
 
 
 async def current_token_claims(request: AnyRequest) -> Claims | None:
-    """Return the token's claims of an authorized user; None for a key."""
+    """Return the token's claims of an authorized user; None for a key and for the operator."""
     access = access_of(request)
+    if is_by_operator(request):
+        return None
     return await access.verify_token(access.find_credential(request))
 
 
@@ -362,21 +448,21 @@ async def current_claim(request: AnyRequest) -> Claim | None:
     raw = header(request, "idempotency-key")
     if raw is None:
         return None
-    key = raw.decode("latin-1")
-    if not _IDEMPOTENCY_KEY.fullmatch(key):
+    if not VISIBLE.fullmatch(raw):
         raise errors.InvalidIdempotencyKeyError(
             "Idempotency-Key must be 1 to 255 visible ASCII characters."
         )
-    # a client may send a credential here by mistake; it must not be stored
-    credentials = access_of(request).admission.credentials
-    if redact(key) != key or credentials.may_be_imported(key.encode()):
-        key = "sha256:" + hashlib.sha256(key.encode()).hexdigest()
     return Claim(
         _claim_owner(request),
         f"{request.method} {request.url.path}",
-        key,
+        stored_key(request, raw),
         hashlib.sha256(await request.body()).digest(),
     )
+
+
+def stored_key(request: AnyRequest, key: bytes) -> str:
+    """Return an idempotency key as it is stored: a client may send a credential by mistake."""
+    return access_of(request).operator.without_secret(key.decode())
 
 
 def _claim_owner(request: AnyRequest) -> str:
@@ -388,10 +474,11 @@ def _claim_owner(request: AnyRequest) -> str:
 
 def claimant(principal: RequestPrincipal) -> str:
     """Return the owner of a principal's idempotency keys: users of two directories may have the
-    same subject.
+    same subject, and the operator has both modes.
     """
-    issuer = "" if principal.issuer is None else f"{principal.issuer}:"
-    return f"{principal.kind}:{principal.org_id}:{issuer}{principal.id}"
+    other = principal.mode if principal.kind is PrincipalKind.OPERATOR else principal.issuer
+    realm = "" if other is None else f"{other}:"
+    return f"{principal.kind}:{principal.org_id}:{realm}{principal.id}"
 
 
 def current_author(request: AnyRequest) -> Author:
@@ -401,9 +488,12 @@ def current_author(request: AnyRequest) -> Author:
     principal = scope.get(CALLER)
     if isinstance(claims, Claims):
         return author_of(request, ActorKind.USER, claims.subject)
+    if operator := scope.get(OPERATOR):
+        author = author_of(request, ActorKind.OPERATOR)
+        return msgspec.structs.replace(author, on_behalf_of=operator.on_behalf_of)
     if isinstance(principal, RequestPrincipal):
         return author_of(request, ActorKind(principal.kind), principal.id)
-    return author_of(request, ActorKind.OPERATOR if OPERATOR in scope else ActorKind.ANYBODY)
+    return author_of(request, ActorKind.ANYBODY)
 
 
 def author_of(request: AnyRequest, kind: ActorKind, actor_id: str | None = None) -> Author:
@@ -417,10 +507,33 @@ def author_of(request: AnyRequest, kind: ActorKind, actor_id: str | None = None)
     )
 
 
+class SentRequest(Protocol):
+    """A request of any route."""
+
+    @property
+    def scope(self) -> Scope: ...
+    @property
+    def request_id(self) -> bytes: ...
+    def header(self, name: bytes) -> bytes | None:
+        """Return a header's value, joined if there are several."""
+
+
+class _ConnectionRequest(msgspec.Struct, frozen=True):
+    """The request of a route that Litestar handles."""
+
+    scope: dict[str, Any]
+
+    @property
+    def request_id(self) -> bytes:
+        return str(self.scope.get(REQUEST_ID, "")).encode()
+
+    def header(self, name: bytes) -> bytes | None:
+        return header_of(self.scope, name)
+
+
 async def authenticate(
     admission: Admission,
-    scope: Scope,
-    header: Callable[[bytes], bytes | None],
+    request: SentRequest,
     window: Window | None = None,
     *,
     counts_quota: bool = True,
@@ -429,25 +542,22 @@ async def authenticate(
     """Authenticate a request as of now, and count it at the first call; store caller and status in
     the scope. ``counts_quota`` is as in `Admission.count`; ``answer`` is that of `look_up_key`.
 
-    Raises as `Admission.authenticate` and `Admission.count`.
+    Raises the errors of rejections, and as `Admission.count`.
     """
+    scope = request.scope
     is_first = CALLER not in scope
     began = admission.monotonic() if answer is None else answer.began
-    address = _address_of(scope)
-    try:
-        if answer is None:
-            found = await admission.authenticate(
-                header(b"authorization"),
-                header(b"x-organization-id"),
-                address,
-                window,
-                admission.credentials.read_key(header),
-            )
-        else:
-            found = await admission.accept_key(answer, address)
-    except errors.DomainError as error:
-        scope[USAGE_SUBJECT] = error.sender
-        raise
+    sender = _sender_of(scope, request.header)
+    if answer is None:
+        found = await admission.authenticate(sender, window)
+    else:
+        found = await admission.accept_key(answer, sender)
+    if isinstance(found, Rejected):
+        if found.sender is not None:
+            scope[REJECTED_SENDER] = found.sender
+            scope[USAGE_SUBJECT] = found.sender.usage_subject
+        log_refused_token(found.token_fault, request.request_id)
+        raise found.error
     _store_caller(scope, found.principal)
     if is_first:
         scope[RATE_LIMITS] = await admission.count(
@@ -456,14 +566,27 @@ async def authenticate(
     return found
 
 
-def _address_of(scope: Scope) -> str | None:
+def _sender_of(scope: Scope, header: HeaderReader) -> Sender:
     client = scope.get("client")
-    return client[0] if client else None
+    if not client or client[0] == UNKNOWN:
+        return Sender(header)
+    return Sender(header, client[0], PEER in scope and scope[PEER] is not client)
 
 
 def _store_caller(scope: Scope, principal: RequestPrincipal) -> None:
     scope[CALLER] = principal
     scope[USAGE_SUBJECT] = subject_of(principal)
+
+
+async def act_as_operator(
+    operator: OperatorAccess, sent: OperatorRequest, scope: Scope, *, is_use: bool = False
+) -> RequestPrincipal:
+    """Let the operator be the caller of a request. Neither usage nor limits count it. Raises as
+    `OperatorAccess.act`.
+    """
+    scope[OPERATOR] = sent
+    scope[CALLER] = principal = await operator.act(sent, is_use=is_use)
+    return principal
 
 
 class _KeyLookup(msgspec.Struct, frozen=True):
@@ -480,9 +603,8 @@ def look_up_key(admission: Admission, request: DirectRequest, window: Window | N
     began = admission.monotonic()
     digests = admission.authenticator.look_up(
         request,
-        request.header(b"authorization"),
+        request.header,
         window,
-        admission.credentials.read_key(request.header),
     )
     if digests is None:
         return False
@@ -501,15 +623,19 @@ def key_answer(request: HotRequest) -> KeyAnswer | None:
 def admit_at_once(admission: Admission, request: HotRequest) -> Authenticated | None:
     """Authenticate and count a request by the answer to `look_up_key`, as `authenticate`.
 
-    Return None if the key is rejected, which takes time, or if counting needs a query: nothing was
-    counted then. Raises `RateLimitedError`.
+    Return None if the key is rejected, which takes time, or if binding it or counting needs a
+    query: nothing was counted then. Raises `RateLimitedError`.
     """
     answer = key_answer(request)
     if answer is None:
         return None
     try:
-        found = admission.authenticator.accept_key(answer, _address_of(request.scope))
+        found = admission.authenticator.accept_key_at_once(
+            answer, _sender_of(request.scope, request.header)
+        )
     except Exception:  # noqa: BLE001  # `authenticate` raises it again
+        return None
+    if not isinstance(found, Authenticated):  # `authenticate` counts and delays it, or binds it
         return None
     _store_caller(request.scope, found.principal)
     status = admission.count_locally(found.principal)

@@ -22,10 +22,10 @@ from tenantry.api.parameters import (
     DEFAULT_LIMIT,
     LONGEST_USER_ID,
     ROLE_PATTERN,
-    VISIBLE,
     Cursor,
     Email,
     Limit,
+    ReasonText,
     RoleId,
     UserId,
     path_parameter,
@@ -34,6 +34,7 @@ from tenantry.api.services import Services
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.members import Member, Membership, MemberStatus, assignable_roles
+from tenantry.domain.names import VISIBLE
 from tenantry.domain.tenants import Tenant
 
 PATH: Final = "/api/v1/members"
@@ -92,6 +93,9 @@ class OwnerTransfer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
         doc("The new owner: an active member's user id at the identity provider.", "user_grace"),
     ]
     owner_email: Annotated[Email, doc(example="grace@acme.example")]
+    reason: Annotated[
+        ReasonText | None, doc("Why: the audit trail shows it.", "Ada has left the company")
+    ] = None
 
 
 @get(PATH, guards=[needs("members:read")], summary="List members")
@@ -180,8 +184,9 @@ async def create_member(
     """Invite a user of the identity provider.
 
     The membership is `invited` until the user accepts; a user who adds themselves is active
-    immediately. A removed member can be invited again and keeps the id. Invitations count against
-    the plan's limit `members`. The caller must hold everything that the role grants, with a token
+    immediately, and one whom the operator adds. A removed member can be invited again and keeps the
+    id. Invitations count against the plan's limit `members`. The caller must hold everything that
+    the role grants, with a token
     or a key that does not expire.
     """
     member = await services.members.add(
@@ -272,7 +277,7 @@ async def transfer_tenant(
     """
     return await services.tenants.transfer(
         principal,
-        author,
+        author.because(data.reason),
         tenant_id,
         user_id=data.user_id,
         owner_email=data.owner_email,

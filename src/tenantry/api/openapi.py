@@ -6,8 +6,7 @@ reads a route's credential and scope from its guard, its description from the ha
 and those of fields from the structs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import chain
 from typing import Any, Final, NamedTuple, cast
@@ -19,13 +18,13 @@ from litestar.response import Stream
 from litestar.routes import HTTPRoute
 
 from tenantry.api import webhooks
-from tenantry.api.guards import RAISES, AnyRequest, Credential, RouteGuard
+from tenantry.api.guards import RAISES, AnyRequest, Credential, OperatorRight, RouteGuard
 from tenantry.auth.credentials import CredentialFinder
 from tenantry.common.encoding import camel_case
 from tenantry.domain.api_keys import DEFAULT_PREFIX
 from tenantry.domain.branding import DEFAULT_BRANDING, Branding
 from tenantry.domain.permissions import LIVE_MODE_SCOPES
-from tenantry.server.compression import PublicBody
+from tenantry.server.compression import PublicDocument
 from tenantry.server.load_shedding import PREFIX
 from tenantry.server.problems import CODES, CREDENTIAL, MEDIA_TYPE, Problem
 from tenantry.server.service_app import state_of
@@ -43,6 +42,7 @@ _SCHEMES: Final = {
     Credential.OPERATOR: "operatorToken",
 }
 _KEY_SCHEME: Final = "apiKeyHeader"
+_ACT_AS: Final = "actAsOrganization"
 _MALFORMED: Final = {"invalid_request", "request_timeout", "head_too_large"}
 """The server rejects these before a request exists (docs/reference/limits.md)."""
 _BODY: Final = {
@@ -60,9 +60,10 @@ _OF_CALLERS: Final = {
     "rate_limited",
 }
 _CREDENTIAL_CODES: Final = {
-    "bearer": {*_OF_CALLERS, "no_organization", "org_mismatch"},
+    "bearer": {*_OF_CALLERS, "address_not_allowed", "no_organization", "org_mismatch"},
     "userToken": {*_OF_CALLERS, "user_token_required"},
     "operatorToken": {"missing_credential", "invalid_credential", "database_unavailable"},
+    _ACT_AS: {"organization_required", "not_found"},
 }
 _RATE_LIMITS: Final = ("RateLimit-Policy", "RateLimit")
 _HEADERS: Final = {
@@ -150,28 +151,20 @@ def _schemas_of(routes: Sequence["_Route"]) -> tuple[dict[str, Any], dict[str, A
     return dict(zip(types, schemas[1:], strict=True)), components
 
 
-DocumentOf = Callable[[Litestar], PublicBody]
-"""Returns a document about the routes of the application."""
-
-
-def openapi_document(base_url: str, credentials: CredentialFinder, product: Branding) -> DocumentOf:
-    """Return what makes the document of one service, once: ``openapi`` in the application's
-    state.
-    """
-
-    @cache
-    def document(app: Litestar) -> PublicBody:
-        described = describe(app, base_url, credentials, product)
-        return PublicBody.kept(msgspec.json.encode(described))
-
-    return document
+def openapi_document(
+    app: Litestar, base_url: str, credentials: CredentialFinder, product: Branding
+) -> PublicDocument:
+    """Return the document of one service: ``openapi`` in the application's state."""
+    return PublicDocument(
+        lambda: msgspec.json.encode(describe(app, base_url, credentials, product)),
+        {"content-type": "application/json"},
+    )
 
 
 @get(PATH, include_in_schema=False, opt={"public": True})
 async def show_openapi(request: AnyRequest) -> Response[bytes]:
-    document_of: DocumentOf = state_of(request.scope)["openapi"]
-    accepted = request.headers.get("accept-encoding", "")
-    return document_of(request.app).response(accepted, {"content-type": "application/json"})
+    document: PublicDocument = state_of(request.scope)["openapi"]
+    return document.response(request)
 
 
 class _Route(NamedTuple):
@@ -182,9 +175,12 @@ class _Route(NamedTuple):
     handler: HTTPRouteHandler
     body: Any  # the types of its bodies; None without one
     answer: Any
-    credential: Credential | None
-    scope: str | None
-    codes_of_guard: tuple[str, ...]
+    guard: RouteGuard | None
+
+    @property
+    def credential(self) -> Credential | None:
+        """The kind of credential that the guard accepts."""
+        return None if self.guard is None else self.guard.credential
 
     @property
     def takes_idempotency_key(self) -> bool:
@@ -205,17 +201,30 @@ class _Route(NamedTuple):
             "operationId": camel_case(self.handler.handler_name),
             "summary": generated["summary"],
             "description": " ".join(generated["description"].split()),
-            "security": [{_SCHEMES[self.credential]: [self.scope] if self.scope else []}]
-            if self.credential
-            else [],
+            "security": list(self._security()),
             "parameters": [_parameter(parameter) for parameter in generated.get("parameters", ())],
-            _RAISES_KEY: (*self.handler.opt.get(RAISES, ()), *self.codes_of_guard),
+            _RAISES_KEY: (
+                *self.handler.opt.get(RAISES, ()),
+                *(("quota_exceeded",) if self.guard and self.guard.is_in_quota else ()),
+            ),
         }
         if self.body is not None:
             schema = schema_of[str(self.body)]
             content = {"application/json": {"schema": schema}}
             operation["requestBody"] = {"required": "anyOf" not in schema, "content": content}
         return {**operation, "responses": self._successes(generated["responses"], schema_of, texts)}
+
+    def _security(self) -> Iterator[dict[str, list[str]]]:
+        """Yield each set of credentials that is enough."""
+        if self.guard is None:
+            return
+        if self.guard.operator is not OperatorRight.ALONE:
+            yield {_SCHEMES[self.guard.credential]: [self.guard.scope] if self.guard.scope else []}
+        match self.guard.operator:
+            case OperatorRight.OF_TENANT | OperatorRight.ALONE:
+                yield {_SCHEMES[Credential.OPERATOR]: [], _ACT_AS: []}
+            case OperatorRight.ALWAYS:
+                yield {_SCHEMES[Credential.OPERATOR]: []}
 
     def _successes(
         self, statuses: Iterable[str], schema_of: dict[str, Any], texts: dict[str, str]
@@ -257,9 +266,7 @@ def _methods(path: str, handler: HTTPRouteHandler) -> Iterator[_Route]:
             handler,
             data.annotation if data else None,
             _answer_type(handler),
-            guards[0].credential if guards else None,
-            guards[0].scope if guards else None,
-            ("quota_exceeded",) if guards and guards[0].is_in_quota else (),
+            next(iter(guards), None),
         )
 
 
@@ -274,20 +281,18 @@ def _answer_type(handler: HTTPRouteHandler) -> Any:  # noqa: ANN401  # any type 
 
 def _parameter(generated: dict[str, Any]) -> dict[str, Any]:
     """A parameter without what says nothing; a parameter cannot be null, only absent."""
-    schema = _without(generated["schema"], "description", "example")
+    schema = dict(generated["schema"])
+    schema.pop("description", None)
+    example = schema.pop("example", None)
     for choice in schema.pop("oneOf", ()):
         if choice.get("type") != "null":
             schema = {**choice, **schema}
     bounds = {key: int(schema[key]) for key in ("minimum", "maximum") if key in schema}
     known = ("name", "in", "required", "description")
     described = {key: generated[key] for key in known if key in generated}
-    if "example" in generated["schema"]:
-        described["example"] = generated["schema"]["example"]
+    if example is not None:
+        described["example"] = example
     return {**described, "schema": {**schema, **bounds}}
-
-
-def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: value for key, value in mapping.items() if key not in keys}
 
 
 def _headers(*names: str) -> dict[str, Any]:
@@ -337,8 +342,8 @@ def _codes(path: str, method: str, operation: dict[str, Any]) -> set[str]:
 
 
 def _codes_of_credential(security: Mapping[str, Sequence[str]]) -> set[str]:
-    [(scheme, scopes)] = security.items()
-    codes = set(_CREDENTIAL_CODES[scheme])
+    codes = set(chain.from_iterable(_CREDENTIAL_CODES[scheme] for scheme in security))
+    scopes = [*chain.from_iterable(security.values())]
     if scopes:
         codes.add("insufficient_scope")
     if not LIVE_MODE_SCOPES.isdisjoint(scopes):

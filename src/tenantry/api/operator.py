@@ -4,21 +4,23 @@ tenant.
 
 from typing import Annotated, Final
 
-from litestar import delete, get
+import msgspec
+from litestar import delete, get, post
 from litestar.di import NamedDependency, Provide
-from litestar.params import QueryParameter
+from litestar.params import JSONBody, QueryParameter
 
-from tenantry.accounts.tenant_directory_store import TenantFilter
 from tenantry.api.api_keys import KeyId
 from tenantry.api.guards import ChangeAuthor, needs_operator, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit, nul_faults
+from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit, Reason, ReasonText, check_texts
 from tenantry.api.services import Services
 from tenantry.api.tenants import TenantId
-from tenantry.billing.unplaced_events import UnplacedEvent
+from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.api_keys import ApiKey
-from tenantry.domain.errors import ValidationError
+from tenantry.domain.billing.unplaced_events import UnplacedEvent
+from tenantry.domain.key_import import ImportedKeyCounts
 from tenantry.domain.plans import AccessState
+from tenantry.domain.tenant_search import TenantFilter, TenantMatch
 from tenantry.domain.tenants import ManagedTenant
 
 PATH: Final = "/api/v1/operator"
@@ -62,8 +64,7 @@ def tenant_filter(
     ] = None,
 ) -> TenantFilter:
     """Make the filter of a request's parameters. Raises `ValidationError`."""
-    if faults := nul_faults({"search": search, "plan": plan, "status": status}):
-        raise ValidationError(*faults)
+    check_texts({"search": search, "plan": plan, "status": status})
     return TenantFilter(
         search or None,
         plan,
@@ -74,6 +75,18 @@ def tenant_filter(
 
 
 _operator = needs_operator()
+
+
+class SuspensionChange(msgspec.Struct, forbid_unknown_fields=True):
+    """Why a tenant is suspended, or resumed."""
+
+    reason: Annotated[
+        ReasonText | None,
+        doc(
+            "For the audit trail. That of a suspension is in the tenant's record and in each refusal.",
+            "Invoice 2026-114 is unpaid",
+        ),
+    ] = None
 
 
 @get(
@@ -91,10 +104,64 @@ async def list_all_tenants(
     return await services.directory.list_page(wanted, limit, cursor)
 
 
+@get(PATH + "/find", guards=[_operator], summary="Find a tenant (operator)")
+async def find_tenant(
+    services: Services,
+    text: Annotated[
+        str,
+        QueryParameter(
+            name="text",
+            min_length=1,
+            max_length=200,
+            description="A tenant's id, a customer's id, the owner's address, a member's id, user id, address or "
+            "name, a key's id, or four characters of an end of its secret, such as `svc_live_AbCd...wxyz`. "
+            "Never send a whole secret.",
+            schema_extra={"example": "cus_Rk2pXw7Lm3"},
+        ),
+    ],
+) -> Page[TenantMatch]:
+    """Find the tenants that a text names, all on one page, and what each was found by.
+
+    For parts of names, search in the list of tenants.
+    """
+    check_texts({"text": text})
+    return Page(await services.directory.find(text), None)
+
+
 @get(PATH + "/tenants/{tenant_id:str}", guards=[_operator], summary="Get any tenant (operator)")
 async def get_any_tenant(services: Services, tenant_id: TenantId) -> ManagedTenant:
     """Return a tenant that has not ended."""
     return await services.tenants.show(tenant_id)
+
+
+@post(
+    PATH + "/tenants/{tenant_id:str}/suspend",
+    guards=[_operator],
+    status_code=200,
+    summary="Suspend a tenant (operator)",
+)
+async def suspend_tenant(
+    services: Services, author: ChangeAuthor, tenant_id: TenantId, data: JSONBody[SuspensionChange]
+) -> ManagedTenant:
+    """Reject the tenant's credentials from now on, with 403 `org_suspended`. Billing events still
+    count.
+    """
+    by = author.because(data.reason)
+    return await services.tenants.suspend(by, tenant_id, suspended=True)
+
+
+@post(
+    PATH + "/tenants/{tenant_id:str}/resume",
+    guards=[_operator],
+    status_code=200,
+    summary="Resume a tenant (operator)",
+)
+async def resume_tenant(
+    services: Services, author: ChangeAuthor, tenant_id: TenantId, data: JSONBody[SuspensionChange]
+) -> ManagedTenant:
+    """Accept the tenant's credentials again."""
+    by = author.because(data.reason)
+    return await services.tenants.suspend(by, tenant_id, suspended=False)
 
 
 @get(PATH + "/api-keys", guards=[_operator], summary="Find API keys of all tenants (operator)")
@@ -119,6 +186,40 @@ async def list_any_api_keys(
     return await services.operator_keys.search(search, limit, cursor)
 
 
+@get(
+    PATH + "/imported-keys",
+    guards=[_operator],
+    summary="Count imported API keys (operator)",
+)
+async def count_imported_keys(services: Services) -> Page[ImportedKeyCounts]:
+    """Count the imported keys of each tenant that has one, all on one page: those that were used,
+    and those that were not yet.
+
+    Once a key was used, it no longer needs the system that made it.
+    """
+    return Page(await services.operator_keys.count_imported(), None)
+
+
+@get(
+    PATH + "/imported-keys/{tenant_id:str}",
+    guards=[_operator],
+    summary="List imported API keys (operator)",
+)
+async def list_imported_keys(
+    services: Services,
+    tenant_id: TenantId,
+    *,
+    unused: Annotated[
+        bool,
+        QueryParameter(name="unused", description="Only active keys that were not used yet."),
+    ] = False,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[ApiKey]:
+    """List the imported keys of a tenant, newest first."""
+    return await services.operator_keys.list_imported(tenant_id, limit, cursor, unused=unused)
+
+
 @delete(
     PATH + "/api-keys/{key_id:str}",
     guards=[_operator],
@@ -136,12 +237,13 @@ async def delete_any_api_key(
             name="force", description="Also the last OWNER key of a tenant without an owner."
         ),
     ] = False,
+    reason: Reason = None,
 ) -> None:
     """Revoke a key of any tenant, also of a suspended one.
 
     After this answer every process rejects requests with it. Revoking a revoked key succeeds.
     """
-    await services.operator_keys.revoke(author, key_id, force=force)
+    await services.operator_keys.revoke(author.because(reason), key_id, force=force)
 
 
 @get(

@@ -8,11 +8,12 @@ from litestar import Response, delete, get, patch, post
 from litestar.params import JSONBody
 from msgspec import UNSET, UnsetType
 
-from tenantry.accounts.projects import page_of
+from tenantry.accounts.projects import ProjectService, page_of
 from tenantry.api.guards import (
     Caller,
     ChangeAuthor,
     IdempotencyClaim,
+    act_as_operator,
     admit_at_once,
     authenticate,
     key_answer,
@@ -20,12 +21,12 @@ from tenantry.api.guards import (
     needs,
     raises,
 )
+from tenantry.api.operator_access import OperatorAccess, OperatorRequest
 from tenantry.api.parameters import (
     DEFAULT_LIMIT,
     Cursor,
     Description,
     Limit,
-    Name,
     PageQuery,
     path_parameter,
 )
@@ -35,6 +36,7 @@ from tenantry.auth.authentication import Authenticated
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page, Window, window_after
 from tenantry.domain.errors import DomainError, ValidationError
+from tenantry.domain.names import Name
 from tenantry.domain.tenants import Project
 from tenantry.server.asgi_types import JSON, DirectRequest, HotRequest, HotResponse
 from tenantry.server.problems import fault_of
@@ -70,22 +72,34 @@ _FIRST: Final = Window(DEFAULT_LIMIT)
 class ProjectList:
     """The hot route ``GET /api/v1/projects``: a page of the caller's projects, newest first."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(
+        self, admission: Admission, operator: OperatorAccess, projects: ProjectService
+    ) -> None:
         self._admission = admission
+        self._operator = operator
+        self._projects = projects
 
     async def answer(self, request: HotRequest) -> HotResponse:
         """Answer any request."""
-        scope = request.scope
+        answer = key_answer(request)
+        operator = self._operator.read(request.header) if answer is None else None
+        if operator is not None:
+            return await self._answer_operator(request, operator)
         try:
-            window = parse_window(scope["query_string"])
+            window = parse_window(request.scope["query_string"])
         except DomainError:
             # a rejected caller learns nothing else
-            admitted = await authenticate(self._admission, scope, request.header)
+            admitted = await authenticate(self._admission, request)
             admitted.principal.require(_READ_SCOPE)
             raise
-        answer = key_answer(request)
-        admitted = await authenticate(self._admission, scope, request.header, window, answer=answer)
+        admitted = await authenticate(self._admission, request, window, answer=answer)
         return _listed(admitted, window)
+
+    async def _answer_operator(self, request: HotRequest, operator: OperatorRequest) -> HotResponse:
+        principal = await act_as_operator(self._operator, operator, request.scope)
+        window = parse_window(request.scope["query_string"])
+        page = await self._projects.list_page(principal, window)
+        return HotResponse(200, [JSON], msgspec.json.encode(page))
 
     def begin(self, request: DirectRequest) -> bool:
         """Look up the API key and the page, as `DirectHandler.begin`."""
@@ -125,7 +139,7 @@ async def list_projects(
     services: Services, principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[Project]:
     """List the projects of the caller's tenant in the caller's mode, newest first."""
-    return await services.projects.list_page(principal, limit, cursor)
+    return await services.projects.list_page(principal, window_after(limit, cursor))
 
 
 @post(

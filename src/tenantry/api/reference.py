@@ -3,7 +3,6 @@
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
@@ -20,14 +19,13 @@ from tenantry.api.guards import AnyRequest
 from tenantry.api.openapi import (
     CODES_KEY,
     REF_PREFIX,
-    DocumentOf,
     describe,
     hand_written_part,
 )
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
 from tenantry.auth.credentials import CredentialFinder
 from tenantry.domain.branding import DEFAULT_BRANDING, Branding
-from tenantry.server.compression import PublicBody
+from tenantry.server.compression import PublicDocument
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import CODES
 from tenantry.server.security_headers import PAGE_HEADERS
@@ -42,15 +40,12 @@ _SCHEMES: Final = {
     "operatorToken": ("The operator's token", "OPERATOR_TOKEN"),
 }
 """What an operation needs, and the variable that holds it in examples, by security scheme."""
-_BOUNDS: Final = {
-    "minLength": "length at least {}",
-    "maxLength": "length at most {}",
-    "minItems": "at least {} items",
-    "maxItems": "at most {} items",
-    "minimum": "at least {}",
-    "maximum": "at most {}",
-    "default": "by default `{}`",
-}
+_BOUNDS: Final = (
+    ("length {}", "minLength", "maxLength"),
+    ("{} items", "minItems", "maxItems"),
+    ("{}", "minimum", "maximum"),
+)
+"""Each range in words, and the keywords of its ends."""
 _PLACEHOLDERS: Final[Mapping[object, object]] = {
     "string": "...",
     "integer": 1,
@@ -67,26 +62,26 @@ Schema = Mapping[str, Any]
 
 
 def reference_page(
-    base_url: str, assets: PageAssets, credentials: CredentialFinder, product: Branding
-) -> DocumentOf:
-    """Return what renders the reference page of one service, once: ``reference`` in the
-    application's state.
-    """
+    app: Litestar,
+    base_url: str,
+    credentials: CredentialFinder,
+    product: Branding,
+    *,
+    assets: PageAssets,
+) -> PublicDocument:
+    """Return the reference page of one service: ``reference`` in the application's state."""
 
-    @cache
-    def page(app: Litestar) -> PublicBody:
+    def page() -> bytes:
         document = describe(app, base_url, credentials, product)
-        text = render(document, base_url, assets.address, credentials, product)
-        return PublicBody.kept(text.encode())
+        return render(document, base_url, assets.address, credentials, product).encode()
 
-    return page
+    return PublicDocument(page, _HEADERS)
 
 
 @get(PATH, include_in_schema=False, opt={"public": True})
 async def show_reference(request: AnyRequest) -> Response[bytes]:
-    page_of: DocumentOf = state_of(request.scope)["reference"]
-    accepted = request.headers.get("accept-encoding", "")
-    return page_of(request.app).response(accepted, _HEADERS)
+    page: PublicDocument = state_of(request.scope)["reference"]
+    return page.response(request)
 
 
 def reference_templates() -> Environment:
@@ -225,22 +220,38 @@ class Schemas:
             return "string" if "enum" in target else str(target["title"]).removesuffix("View")
         if schema.get("type") == "array":
             return f"array of {self.type_of(schema['items'])}"
-        return str(schema.get("format") or schema.get("type", "any"))
+        kinds = schema.get("format") or schema.get("type", "string" if "enum" in schema else "any")
+        if isinstance(kinds, str):
+            return kinds
+        return " or ".join(sorted(kinds, key=lambda kind: kind == "null"))
 
     def bounds(self, schema: Schema) -> str:
         """Return the bounds of a value, in words."""
-        known = {**self.resolve(schema), "default": schema.get("default")}
-        bounds = [" or ".join(f"`{value}`" for value in known.get("enum", ()))]
-        bounds += [
-            words.format(known[key])
-            for key, words in _BOUNDS.items()
-            if known.get(key) not in (None, [])
+        known = self.resolve(schema)
+        values = [f"`{value}`" for value in known.get("enum", ()) if value is not None]
+        ranges = [
+            words.format(_range(known.get(least), known.get(most)))
+            for words, least, most in _BOUNDS
+            if least in known or most in known
         ]
-        return ", ".join(filter(None, bounds))
+        choice = f"one of {', '.join(values)}" if values else ""
+        return ", ".join(filter(None, [choice, *ranges, _default(schema.get("default"))]))
+
+
+def _default(value: object) -> str:
+    if value in (None, "", [], {}):
+        return ""
+    return f"by default `{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _range(least: float | None, most: float | None) -> str:
+    if least is None:
+        return f"at most {most}"
+    return f"at least {least}" if most is None else f"{least} to {most}"
 
 
 def _operation(path: str, method: str, operation: Schema, schemas: Schemas) -> Schema:
-    [(scheme, scopes)] = next(iter(operation["security"]), {"": []}).items()
+    scheme, scopes = _credential(operation)
     needs, token = _SCHEMES[scheme]
     body = _json_schema(operation.get("requestBody", {}))
     example = schemas.example(schemas.resolve(body)) if body else None
@@ -255,7 +266,7 @@ def _operation(path: str, method: str, operation: Schema, schemas: Schemas) -> S
         "method": method,
         "path": path,
         "scope": "".join(scopes),
-        "needs": needs,
+        "needs": f"{needs}, for a tenant" if _needs_tenant(operation) else needs,
         "codes": set(chain.from_iterable(codes)),
         "body": body,
         "request": _request(path, method, operation, token, example),
@@ -263,6 +274,20 @@ def _operation(path: str, method: str, operation: Schema, schemas: Schemas) -> S
         "answer_schema": answer,
         "answer_body": pretty(schemas.example(answer)) if answer else "\n".join(headers),
     }
+
+
+def _credential(operation: Schema) -> tuple[str, Sequence[str]]:
+    """Return the security scheme of an operation's credential, and the scopes that it needs."""
+    needed: Mapping[str, Sequence[str]] = next(iter(operation["security"]), {"": []})
+    [credential] = [each for each in needed.items() if each[0] in _SCHEMES]
+    return credential
+
+
+def _needs_tenant(operation: Schema) -> bool:
+    """Whether an operation is for the operator alone, who names a tenant."""
+    return [{*needed} for needed in operation["security"]] == [
+        {"operatorToken", "actAsOrganization"}
+    ]
 
 
 def _request(path: str, method: str, operation: Schema, token: str | None, body: object) -> str:
@@ -273,6 +298,8 @@ def _request(path: str, method: str, operation: Schema, token: str | None, body:
     lines = [f'curl {option}"$TENANTRY_BASE_URL{target}"']
     if token is not None:
         lines.append(f'-H "Authorization: Bearer ${token}"')
+    if _needs_tenant(operation):
+        lines.append('-H "X-Act-As-Organization: $TENANT_ID"')
     if body is not None:
         text = pretty(body).replace("\n", "\n  ")
         lines += ['-H "Content-Type: application/json"', f"-d {shlex.quote(text)}"]

@@ -12,6 +12,7 @@ from tenantry.api import (
     audit,
     auth,
     billing,
+    customer_links,
     entitlements,
     events,
     grants,
@@ -20,8 +21,10 @@ from tenantry.api import (
     members,
     operator,
     projects,
+    rejections,
     tenants,
     usage,
+    webhook_endpoints,
 )
 
 _MODULES: Final = (
@@ -35,9 +38,12 @@ _MODULES: Final = (
     invitations,
     audit,
     operator,
+    customer_links,
+    webhook_endpoints,
     billing,
     entitlements,
     usage,
+    rejections,
     events,
 )
 

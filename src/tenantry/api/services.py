@@ -18,26 +18,32 @@ from tenantry.accounts.projects import ProjectService
 from tenantry.accounts.tenant_directory import TenantDirectory
 from tenantry.accounts.tenants import TenantService
 from tenantry.api.guards import AnyRequest
+from tenantry.audit.operator_trail import OperatorTrail
 from tenantry.audit.trail import AuditService
 from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.entitlements import EntitlementService
 from tenantry.auth.key_import import KeyImportService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
+from tenantry.auth.rejections import RejectionService
 from tenantry.auth.sessions import SessionService
 from tenantry.auth.usage import UsageService
 from tenantry.auth.user_profiles import UserProfileService
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.customer_accounts import CustomerAccounts
+from tenantry.billing.customer_links import CustomerLinks
 from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.grants import GrantService
-from tenantry.billing.ledger_queries import LedgerQueries
+from tenantry.billing.ledger_queries import LedgerQueries, OperatorLedger
 from tenantry.billing.prices import PriceList
-from tenantry.billing.replay import ReplayService
+from tenantry.billing.tenant_runs import TenantRuns
 from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.common.clock import Clock
 from tenantry.domain.plans import Catalog
+from tenantry.installation.state import InstallationService
+from tenantry.installation.webhook_operations import WebhookOperations
 from tenantry.integrations.oidc.sign_in import SignIn
+from tenantry.notifications.mail_history import MailHistory
 from tenantry.outbound.feed import ChangeFeed
 from tenantry.server.service_app import state_of
 
@@ -62,17 +68,26 @@ class UseCases(msgspec.Struct, frozen=True, kw_only=True):
     prices: PriceList
     customer_accounts: CustomerAccounts
     directory: TenantDirectory
+    installation: InstallationService
     operator_keys: OperatorKeyService
+    operator_ledger: OperatorLedger
+    operator_trail: OperatorTrail
+    links: CustomerLinks
+    outbound_webhooks: WebhookOperations
     unplaced_events: UnplacedEvents
     sessions: SessionService
     sign_in: SignIn | None
     confirmations: OwnerConfirmations
+    mail_history: MailHistory
     overview: OverviewService
     event_feed: EventFeed
     changes: ChangeFeed
     entitlements: EntitlementService
     usage: UsageService
-    replay: ReplayService
+    rejections: RejectionService
+    tenant_runs: TenantRuns
+    reminds_of_keys: bool
+    """Whether makers and owners get reminders of API keys by mail."""
     catalog: Catalog
     base_url: str
     people: Sequence[tuple[str, str]]

@@ -5,10 +5,9 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Response, delete, get, patch, post, put
 from litestar.openapi import ResponseSpec
-from litestar.params import JSONBody
+from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 
-from tenantry.accounts.tenant_changes import TenantInput
 from tenantry.accounts.tenant_export import TenantExport
 from tenantry.api.guards import (
     Caller,
@@ -29,15 +28,18 @@ from tenantry.api.parameters import (
     CustomerId,
     Email,
     Limit,
-    Name,
+    Reason,
+    ReasonText,
     UserId,
+    check_texts,
     path_parameter,
 )
 from tenantry.api.services import Services
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.errors import NotFoundError, ValidationError
-from tenantry.domain.tenants import ManagedTenant, Tenant, TimeZone, is_tenant_id
+from tenantry.domain.names import Name
+from tenantry.domain.tenants import ManagedTenant, Tenant, TenantInput, TimeZone, is_tenant_id
 
 PATH: Final = "/api/v1/tenants"
 
@@ -66,6 +68,9 @@ class TenantEnd(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The confirmation to end a tenant."""
 
     name: Annotated[Name, doc("The tenant's name, to confirm.", "Acme")]
+    reason: Annotated[
+        ReasonText | None, doc("Why: the audit trail shows it.", "We have moved to Globex")
+    ] = None
 
 
 class BillingAddress(msgspec.Struct, frozen=True, rename="camel"):
@@ -96,6 +101,13 @@ class OperatorTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
         ),
     ] = UNSET
     suspended: Annotated[bool | None, doc("Whether the tenant's credentials are refused.")] = None
+    reason: Annotated[
+        ReasonText | None,
+        doc(
+            "Why, for the audit trail. That of a suspension is in the tenant's record and in each refusal.",
+            "Invoice 2026-114 is unpaid",
+        ),
+    ] = None
 
 
 @get(PATH, guards=[needs("tenants:read")], summary="List the caller's tenants")
@@ -215,7 +227,7 @@ async def end_tenant(
     """
     await services.tenants.end_own(
         principal,
-        author,
+        author.because(data.reason),
         tenant_id,
         name=data.name,
     )
@@ -226,10 +238,25 @@ async def end_tenant(
     guards=[needs_operator()],
     summary="Create or set a tenant (operator)",
     responses={201: ResponseSpec(ManagedTenant, description="The tenant is new.")},
-    opt=raises("customer_taken", "tenant_deleted"),
+    opt=raises("customer_taken", "tenant_deleted", "tenant_exists"),
 )
 async def put_tenant(
-    services: Services, author: ChangeAuthor, tenant_id: TenantId, data: JSONBody[OperatorTenant]
+    services: Services,
+    author: ChangeAuthor,
+    tenant_id: TenantId,
+    data: JSONBody[OperatorTenant],
+    *,
+    only_new: Annotated[
+        bool, QueryParameter(name="onlyNew", description="Change no tenant that exists: 409.")
+    ] = False,
+    plan: Annotated[
+        str | None,
+        QueryParameter(
+            name="plan",
+            max_length=64,
+            description="For a new tenant: a plan by contract, without an end: the grant `plan`.",
+        ),
+    ] = None,
 ) -> Response[ManagedTenant]:
     """Create the tenant, or change the given fields of an existing one.
 
@@ -240,14 +267,11 @@ async def put_tenant(
     """
     if not is_tenant_id(tenant_id):
         raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))
-    wanted = TenantInput(
-        data.name,
-        data.owner_email,
-        data.owner_id,
-        data.stripe_customer_id,
-        data.suspended,
-    )
-    tenant, created = await services.tenants.put(author, tenant_id, wanted)
+    fields = msgspec.structs.asdict(data)
+    author = author.because(fields.pop("reason"))
+    check_texts({"plan": plan})
+    wanted = TenantInput(**fields, plan=plan)
+    tenant, created = await services.tenants.put(author, tenant_id, wanted, only_new=only_new)
     return Response(
         tenant, status_code=201 if created else 200, headers={"Location": f"{PATH}/{tenant.id}"}
     )
@@ -258,13 +282,32 @@ async def put_tenant(
     guards=[needs_operator()],
     summary="End a tenant (operator)",
 )
-async def delete_tenant(services: Services, author: ChangeAuthor, tenant_id: TenantId) -> None:
+async def delete_tenant(
+    services: Services, author: ChangeAuthor, tenant_id: TenantId, reason: Reason = None
+) -> None:
     """Delete the tenant.
 
     Its keys end with this answer. Its data can be exported for 30 days; then tenantry deletes
     it.
     """
-    await services.tenants.delete(author, tenant_id)
+    await services.tenants.delete(author.because(reason), tenant_id)
+
+
+@post(
+    PATH + "/{tenant_id:str}/verify-owner-address",
+    guards=[needs_operator()],
+    status_code=200,
+    summary="Verify a tenant's billing address (operator)",
+)
+async def verify_owner_address(
+    services: Services, author: ChangeAuthor, tenant_id: TenantId
+) -> BillingAddress:
+    """Record that the owner's address is verified.
+
+    Security notices go to the address from then on, without a confirmation mail.
+    """
+    found = await services.confirmations.verify(author, tenant_id)
+    return BillingAddress(found.email, found.is_verified)
 
 
 @get(

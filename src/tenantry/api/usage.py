@@ -7,7 +7,7 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from tenantry.api.guards import Caller, needs, needs_operator, raises
-from tenantry.api.parameters import nul_faults
+from tenantry.api.parameters import check_texts
 from tenantry.api.services import Services
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.usage import (
@@ -66,7 +66,7 @@ async def get_usage(
 
     Hours are kept for 90 days, days for 400. Each server process adds its counts once a minute.
     """
-    _check_ids({"keyId": key_id})
+    check_texts({"keyId": key_id})
     wanted = usage_query(
         UsageInterval(interval),
         since,
@@ -98,7 +98,7 @@ async def get_any_usage(
 
     Hours are kept for 90 days, days for 400. Each server process adds its counts once a minute.
     """
-    _check_ids({"orgId": org_id, "keyId": key_id})
+    check_texts({"orgId": org_id, "keyId": key_id})
     if key_id is not None and org_id is None:
         raise ValidationError(("keyId", "needs orgId, too"))
     wanted = usage_query(
@@ -111,8 +111,3 @@ async def get_any_usage(
         key_id=key_id,
     )
     return await services.usage.read_any(wanted)
-
-
-def _check_ids(ids: dict[str, str | None]) -> None:
-    if faults := nul_faults(ids):
-        raise ValidationError(*faults)

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from tenantry.billing.ingest import HandlingFailedError, WebhookService
 from tenantry.common.clock import Clock
-from tenantry.domain.billing.events import KNOWN_TYPES, Anomaly, BillingEvent, Outcome
+from tenantry.domain.billing.events import HANDLED_TYPES, Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import (
@@ -76,7 +76,7 @@ class WebhookReceiver:
         self._clock = clock
         self._policy = policy
         # counters start at 0: Prometheus does not see an increase from a missing series to 1
-        kinds = product((*KNOWN_TYPES, _OTHER_TYPE), (*Outcome, *_NotEntered), _MODES)
+        kinds = product((*HANDLED_TYPES, _OTHER_TYPE), (*Outcome, *_NotEntered), _MODES)
         self._events = {
             (known, outcome, livemode): metrics.events.labels(known, outcome, _MODES[livemode])
             for known, outcome, livemode in kinds
@@ -177,7 +177,7 @@ class WebhookReceiver:
         self, request: HotRequest, event: BillingEvent, outcome: Outcome | _NotEntered
     ) -> None:
         request.scope[OUTCOME] = outcome.value
-        known = event.type if event.type in KNOWN_TYPES else _OTHER_TYPE
+        known = event.type if event.type in HANDLED_TYPES else _OTHER_TYPE
         self._events[known, outcome, event.livemode].inc()
 
     def _refuse(

@@ -4,7 +4,7 @@ document.
 
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import chain
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import FastAPI, Security
@@ -18,6 +18,7 @@ from tenantry.auth.credentials import CredentialFinder
 from tenantry.domain.api_keys import DEFAULT_PREFIX
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.in_process.access_rules import requirement_of
+from tenantry.in_process.application_request import ClientAddress, asgi_request
 from tenantry.in_process.request import context_in
 from tenantry.in_process.tenantry import AsgiAuthenticator
 from tenantry.server.problems import MEDIA_TYPE, Problem
@@ -55,9 +56,15 @@ class _Scheme(SecurityBase):
 _scheme: Final = _Scheme()
 
 
-def install(app: FastAPI, tenantry: AsgiAuthenticator) -> None:
-    """Prepare an application, also each mounted one, for routes with `require`."""
-    app.add_middleware(TenantryAsgiMiddleware, tenantry=tenantry, on_demand=True)
+def install(
+    app: FastAPI, tenantry: AsgiAuthenticator, *, client_address: ClientAddress | None = None
+) -> None:
+    """Prepare an application, also each mounted one, for routes with `require`. ``client_address``
+    is as in `TenantryAsgiMiddleware`.
+    """
+    app.add_middleware(
+        TenantryAsgiMiddleware, tenantry=tenantry, on_demand=True, client_address=client_address
+    )
     describe = app.openapi
     # FastAPI's own way to extend the document
     app.openapi = lambda: _completed(describe(), tenantry.finder)  # type: ignore[method-assign]
@@ -84,8 +91,7 @@ def require(
             raise RuntimeError(
                 "Call tenantry.asgi.fastapi.install(app, tenantry) on this application first."
             )
-        tenantry = cast("AsgiAuthenticator", context.tenantry)
-        caller = await context.authenticate_once(tenantry.credentials_of(connection.scope))
+        caller = await context.authenticate_once(asgi_request(connection.scope))
         for also in asked.scopes:
             caller.require(also)
         needed.check(caller)

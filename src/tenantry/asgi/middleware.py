@@ -1,19 +1,20 @@
 """The ASGI middleware."""
 
 import logging
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import MutableMapping
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final, Unpack, cast
 
 from tenantry.domain.errors import DomainError
-from tenantry.domain.permissions import RequestPrincipal
-from tenantry.in_process.access_rules import WEBSOCKET, AccessRules, ScopeRule
+from tenantry.in_process.access_rules import AccessOptions, AccessRules
+from tenantry.in_process.application_request import asgi_request
+from tenantry.in_process.principals import AsgiPrincipal
 from tenantry.in_process.request import (
     CONTEXT,
     IDENTITY_HEADERS,
     RequestContext,
+    authenticated_principal,
     context_in,
-    optional_principal_in,
     principal_in,
     request_id_in,
 )
@@ -25,6 +26,7 @@ from tenantry.server.asgi_types import (
     Scope,
     Send,
     header_of,
+    send_response,
 )
 from tenantry.server.problems import STATUSES, Refusal
 
@@ -32,41 +34,11 @@ _IDENTITY: Final = frozenset(name.encode() for name in IDENTITY_HEADERS)
 _RESPONSE_STARTS: Final = frozenset(
     {"http.response.start", "websocket.accept", "websocket.http.response.start"}
 )
+_WEBSOCKET_RESPONSE: Final = "websocket.http.response"
 _POLICY_VIOLATION: Final = 1008
 _INTERNAL_ERROR: Final = 1011
 
 logger = logging.getLogger(__name__)
-
-
-def path_of(scope: Mapping[str, Any]) -> str:
-    """Return the path below the application's mount point (``root_path``)."""
-    path = str(scope["path"])
-    root = str(scope.get("root_path", ""))
-    if root and (path == root or path.startswith(f"{root}/")):
-        return path[len(root) :]
-    return path
-
-
-class HasScope(Protocol):
-    """A request or websocket of a framework."""
-
-    @property
-    def scope(self) -> MutableMapping[str, Any]:
-        """The ASGI scope."""
-
-
-def optional_principal_of(request: Mapping[str, Any] | HasScope) -> RequestPrincipal | None:
-    """Return the caller of a request (or its ASGI scope); None if it needed and had no
-    credential.
-    """
-    return optional_principal_in(request if isinstance(request, Mapping) else request.scope)
-
-
-def principal_of(request: Mapping[str, Any] | HasScope) -> RequestPrincipal:
-    """Return the caller of a request (or its ASGI scope). Raises `MissingCredentialError` (401)
-    without one.
-    """
-    return principal_in(request if isinstance(request, Mapping) else request.scope)
 
 
 class TenantryAsgiMiddleware:
@@ -76,8 +48,9 @@ class TenantryAsgiMiddleware:
     is rejected. ``scopes`` is a table of required scopes (requests that it does not list require
     ``*:*``) or a function. Paths are below ``root_path``. ``mode`` selects the accepted keys:
     ``live``, ``test`` or ``any``. With ``on_demand`` the routes authenticate, not the middleware.
-    With ``owns_lifespan`` the middleware starts and stops ``tenantry``, for an ``app`` without a
-    lifespan.
+    ``client_address`` returns the client's address for the scope of a request, instead of the
+    server's. With ``owns_lifespan`` the middleware starts and stops ``tenantry``, for an ``app``
+    without a lifespan.
     """
 
     def __init__(
@@ -85,18 +58,12 @@ class TenantryAsgiMiddleware:
         app: AsgiApp,
         *,
         tenantry: AsgiAuthenticator,
-        public: Iterable[str] = (),
-        optional: bool = False,
-        scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None = None,
-        mode: str = "live",
-        on_demand: bool = False,
         owns_lifespan: bool = False,
+        **options: Unpack[AccessOptions],
     ) -> None:
         self._app = app
         self._tenantry = tenantry
-        self._rules = AccessRules(
-            public=public, optional=optional, scopes=scopes, mode=mode, on_demand=on_demand
-        )
+        self._rules = AccessRules(**options)
         self._owns_lifespan = owns_lifespan
 
     async def __call__(
@@ -121,7 +88,9 @@ class TenantryAsgiMiddleware:
         send: Send,
     ) -> None:
         request_id = request_id_in(scope, header_of(scope, b"x-request-id"))
-        context = RequestContext(self._tenantry, request_id)
+        context = RequestContext(
+            self._tenantry, request_id, find_address=self._rules.client_address
+        )
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] in _RESPONSE_STARTS:
@@ -135,6 +104,9 @@ class TenantryAsgiMiddleware:
             for name, value in scope["headers"]
             if name.replace(b"_", b"-") not in _IDENTITY
         ]
+        if scope["type"] == "http" and (found := context.metadata(scope["method"], scope["path"])):
+            await send_response(send_with_headers, found)
+            return
         ours = {CONTEXT: context, REQUEST_ID: request_id.decode(), "headers": headers}
         await self._pass(context, {**scope, **ours}, receive, send_with_headers)
 
@@ -152,21 +124,13 @@ class TenantryAsgiMiddleware:
         except DomainError as error:
             if type(error) not in STATUSES or (context.started and scope["type"] == "http"):
                 raise
-            await _refuse(
-                scope,
-                send,
-                context.refusal(error),
-                begun=context.started,
-            )
+            await _refuse(scope, send, context.refusal(error), begun=context.started)
 
     async def _check(self, context: RequestContext, scope: Scope) -> None:
-        has_credential = self._tenantry.has_credential(scope)
-        method = scope.get("method", WEBSOCKET)
-        path = path_of(scope)
-        context.depends_on_caller |= self._rules.depends_on_caller(path)
-        needed = self._rules.requirement(method, path, has_credential=has_credential)
+        request = asgi_request(scope)
+        needed = context.requirement(self._rules, request)
         if needed is not None:
-            needed.check(await context.authenticate_once(self._tenantry.credentials_of(scope)))
+            needed.check(await context.authenticate_once(request))
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -182,6 +146,20 @@ class TenantryAsgiMiddleware:
         await send({"type": "lifespan.shutdown.complete"})
 
 
+def optional_principal_of(request: object) -> AsgiPrincipal | None:
+    """Return the caller of a framework's request, or of an ASGI scope; None if it needed and had
+    no credential.
+    """
+    return cast("AsgiPrincipal | None", principal_in(request))
+
+
+def principal_of(request: object) -> AsgiPrincipal:
+    """Return the caller of a framework's request, or of an ASGI scope. Raises
+    `MissingCredentialError` (401) without one.
+    """
+    return cast("AsgiPrincipal", authenticated_principal(request))
+
+
 async def _refuse(
     scope: Scope,
     send: Send,
@@ -189,17 +167,10 @@ async def _refuse(
     *,
     begun: bool = False,
 ) -> None:
-    is_http = scope["type"] == "http"
-    if is_http or (not begun and "websocket.http.response" in (scope.get("extensions") or {})):
-        kind = "http.response" if is_http else "websocket.http.response"
-        await send(
-            {
-                "type": f"{kind}.start",
-                "status": refusal.status,
-                "headers": refusal.headers,
-            }
-        )
-        await send({"type": f"{kind}.body", "body": refusal.body})
+    if scope["type"] == "http":
+        await send_response(send, refusal)
+    elif not begun and _WEBSOCKET_RESPONSE in (scope.get("extensions") or {}):
+        await send_response(send, refusal, _WEBSOCKET_RESPONSE)
     else:
         is_internal = refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         code = _INTERNAL_ERROR if is_internal else _POLICY_VIOLATION

@@ -13,11 +13,15 @@ from tenantry.db.pagination import Listing, Page, Window, window_after
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
 
 _COLUMNS: Final = (
-    "id, org_id, at, action, actor_kind, actor_id, address, request_id, target_id, before, after"
+    "id, org_id, at, action, actor_kind, actor_id, on_behalf_of, reason, address, request_id, "
+    "target_id, before, after"
 )
-_INSERT: Final = (
-    f"INSERT INTO audit_events ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"  # noqa: S608  # our own
-)
+_INSERT: Final = """
+INSERT INTO audit_events
+       (id, org_id, at, action, actor_kind, actor_id, on_behalf_of, reason, address, request_id, target_id,
+        before, after)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+"""
 _BATCH: Final = 10_000
 _LISTING: Final = Listing(_COLUMNS, "audit_events", "at")
 _CONDITIONS: Final = {

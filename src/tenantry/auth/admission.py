@@ -1,26 +1,27 @@
 """Admission control: authenticate a request, count it, and delay rejected credentials."""
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, TypeVar
 
 import httpx2
 import msgspec
 
 from tenantry.auth import rate_limits_store as rate_limits
-from tenantry.auth.api_keys_store import record_uses
+from tenantry.auth.api_keys_store import KeyUse, bind, record_uses
 from tenantry.auth.authentication import (
     AcceptInvitation,
     Authenticated,
     Authenticator,
     KeyAnswer,
+    Rejected,
 )
 from tenantry.auth.authentication_store import NO_PAGE
-from tenantry.auth.credentials import CredentialFinder, CredentialKind
+from tenantry.auth.credentials import CredentialFinder, CredentialKind, Sender
 from tenantry.auth.entitlements import TellUse
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rejection_throttle import THROTTLED, Throttle, credential_throttle
@@ -28,6 +29,8 @@ from tenantry.auth.request_quotas import RequestQuotas
 from tenantry.auth.user_profiles import VisitRecorder, visit_writes
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.common.secret import Secret
+from tenantry.db.background import BackgroundGroup
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.db.pagination import Window
 from tenantry.db.standby_lane import LookupLane
@@ -42,13 +45,15 @@ from tenantry.domain.rate_limits import (
     NEAR_DATABASE,
     RateLimitStatus,
 )
+from tenantry.domain.rejections import sender_of
+from tenantry.domain.standby_checks import RENEWAL_INTERVAL
 from tenantry.domain.telemetry import SILENT, Telemetry
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
 
 Counted = TypeVar("Counted")
-_RECANCEL_AFTER: Final = 1.0
+_SHARES_RETURNED_EVERY: Final = 1.0
 """Seconds."""
 
 
@@ -86,54 +91,45 @@ class Admission:
 
     async def admit(
         self,
-        authorization: bytes | None,
-        organization: bytes | None,
-        address: str | None,
-        api_key: bytes | None = None,
-    ) -> Admitted:
-        """Authenticate a request, and count it. Raises as `authenticate` and `count`."""
+        sender: Sender,
+    ) -> Admitted | Rejected:
+        """Authenticate a request, and count it. One over a limit is rejected too. Raises
+        `AuthUnavailableError` as `count`.
+        """
         began = self.monotonic()
-        found = await self.authenticate(
-            authorization,
-            organization,
-            address,
-            api_key=api_key,
-        )
-        return Admitted(found.principal, await self.count(found.principal, began))
+        found = await self.authenticate(sender)
+        if isinstance(found, Rejected):
+            return found
+        try:
+            return Admitted(found.principal, await self.count(found.principal, began))
+        except (errors.RateLimitedError, errors.QuotaExceededError) as error:
+            return Rejected(error, sender_of(found.principal))
 
     async def authenticate(
         self,
-        authorization: bytes | None,
-        organization: bytes | None,
-        address: str | None,
+        sender: Sender,
         window: Window | None = None,
-        api_key: bytes | None = None,
-    ) -> Authenticated:
-        """Authenticate a request by its ``Authorization`` and ``X-Organization-Id`` headers and its
-        client's address.
-
-        ``window`` requests a page in the same lookup; ``api_key`` is the value of the header for
-        API keys. Raises the errors of authentication (CONTRACT 5), such as `AuthUnavailableError`.
+    ) -> Authenticated | Rejected:
+        """Authenticate a request; ``window`` requests a page in the same lookup. Rejections have
+        the errors of authentication (CONTRACT 5), such as `AuthUnavailableError`.
         """
         try:
-            return await self.authenticator.authenticate(
-                authorization,
-                organization,
-                address,
-                window,
-                api_key,
-            )
+            found = await self.authenticator.authenticate(sender, window)
         except errors.DomainError as error:
-            await self._delay(error, self.credentials.label(authorization, api_key))
-            raise
+            found = Rejected(error)
+        if isinstance(found, Rejected):
+            return await self.reject(found, self.credentials.label_of(sender.header))
+        return found
 
-    async def accept_key(self, answer: KeyAnswer, address: str | None) -> Authenticated:
-        """Authenticate by the answer to `Authenticator.look_up`. Raises as `authenticate`."""
+    async def accept_key(self, answer: KeyAnswer, sender: Sender) -> Authenticated | Rejected:
+        """Authenticate by the answer to `Authenticator.look_up`, as `authenticate`."""
         try:
-            return self.authenticator.accept_key(answer, address)
+            found = await self.authenticator.accept_key(answer, sender)
         except errors.DomainError as error:
-            await self._delay(error, CredentialKind.API_KEY)
-            raise
+            found = Rejected(error)
+        if isinstance(found, Rejected):
+            return await self.reject(found, CredentialKind.API_KEY)
+        return found
 
     def count_locally(self, principal: RequestPrincipal) -> RateLimitStatus | None:
         """Count a request if that needs no query; else return None: then use `count`.
@@ -170,25 +166,23 @@ class Admission:
         subject = f"{what} {claims.issuer} {claims.subject}"
         return await _within(self.deadline, self.limiter.count_user(subject, limit))
 
-    @asynccontextmanager
-    async def delaying(self, kind: str) -> AsyncIterator[None]:
-        """Delay an error that the block raises; ``kind`` is the kind of credential that it
-        checks.
+    async def reject(self, rejected: Rejected, kind: str) -> Rejected:
+        """Count the rejection of a credential of this kind, and delay its answer. Return it with
+        the fault of a bearer token.
         """
-        try:
-            yield
-        except errors.DomainError as error:
-            await self._delay(error, kind)
-            raise
-
-    async def _delay(self, error: errors.DomainError, kind: str) -> None:
-        if kind != "token" or isinstance(error, errors.AuthUnavailableError):
-            error.token_fault = None
-        elif error.token_fault is None:
-            error.token_fault = errors.TokenFault(error.code, error.detail)
-        self.telemetry.credential_refused(kind, error)
+        error = rejected.error
+        fault = _token_fault(error) if kind == CredentialKind.TOKEN else None
+        self.telemetry.credential_refused(kind, error, fault)
         if isinstance(error, THROTTLED):
             await self.throttle.wait()
+        return msgspec.structs.replace(rejected, token_fault=fault)
+
+
+def _token_fault(error: errors.DomainError) -> errors.TokenFault | None:
+    """Return why a bearer token is refused; None if its check was not possible."""
+    if isinstance(error, errors.AuthUnavailableError):
+        return None
+    return error.token_fault or errors.TokenFault(error.code, error.detail)
 
 
 async def _within(seconds: float, counting: Awaitable[Counted]) -> Counted:
@@ -199,6 +193,11 @@ async def _within(seconds: float, counting: Awaitable[Counted]) -> Counted:
         raise errors.AuthUnavailableError(
             "The database is too slow to count requests. Try again shortly."
         ) from error
+
+
+async def _bind(database: Database, use: KeyUse, unbound: bytes) -> bytes | None:
+    async with database.transaction(ACROSS_TENANTS) as connection:
+        return await bind(connection, use, unbound)
 
 
 class AuthenticationParts:
@@ -233,6 +232,7 @@ class AuthenticationParts:
         lookups, because the primary may be distant.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
+        credentials = credentials or CredentialFinder()
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
         self.visits = visit_writes(database)
         self.keys: KeySet | None = None
@@ -255,8 +255,9 @@ class AuthenticationParts:
             owner_seen=owner_seen,
             user_seen=VisitRecorder(clock, self.visits).record,
             accept=accept,
+            bind=partial(_bind, database) if credentials.binds_keys else None,
             page=page,
-            credentials=credentials or CredentialFinder(),
+            credentials=credentials,
             gather_seconds=gather_seconds,
         )
         self.limiter = RateLimiter(
@@ -289,38 +290,38 @@ class AuthenticationParts:
         lane = database.lane(name=name)
         return lane if self.standbys is None else self.standbys.lane(lane)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Run the background tasks during the block, and stop them in order."""
-        async with AsyncExitStack() as stack:
-            for pending in (self.key_uses, self.visits):
-                stack.push_async_callback(pending.write)
-                stack.push_async_callback(stop, asyncio.create_task(pending.run()))
-            if self.keys is not None:
-                await self.keys.start()
-                stack.push_async_callback(self.keys.aclose)
-            stack.push_async_callback(self.limiter.close)
-            stack.push_async_callback(stop, asyncio.create_task(self.limiter.run()))
-            if self.quotas is not None:
-                stack.push_async_callback(self.quotas.close)
-                stack.push_async_callback(stop, asyncio.create_task(self.quotas.run()))
-            if self.standbys is not None:
-                stack.push_async_callback(self.standbys.close)
-                stack.push_async_callback(stop, asyncio.create_task(self.standbys.run()))
-            stack.push_async_callback(self.authenticator.close)
-            yield
+    async def start(self, group: BackgroundGroup) -> None:
+        """Run in ``group`` what works in the background. Its end closes the connections."""
+        self.key_uses.repeat_in(group)
+        self.visits.repeat_in(group)
+        if self.keys is not None:
+            await self._start_keys(self.keys, group)
+        group.repeat(
+            "returns of rate-limit shares",
+            self.limiter.tidy,
+            every=_SHARES_RETURNED_EVERY,
+            last=self.limiter.close,
+        )
+        if self.quotas is not None:
+            group.repeat(
+                "returns of quota shares",
+                self.quotas.tidy,
+                every=_SHARES_RETURNED_EVERY,
+                last=self.quotas.close,
+            )
+        if self.standbys is not None:
+            group.push_async_callback(self.standbys.close)
+            group.repeat(
+                "checks on standbys",
+                self.standbys.renew,
+                every=RENEWAL_INTERVAL,
+                level=logging.WARNING,
+            )
+        group.push_async_callback(self.authenticator.close)
 
-
-async def stop(task: "asyncio.Task[None]", recancel_after: float = _RECANCEL_AFTER) -> None:
-    """Cancel a task unless that has begun, and wait for its end; cancel it again after
-    ``recancel_after`` seconds.
-    """
-    if not task.cancelling():
-        task.cancel()
-    _, late = await asyncio.wait([task], timeout=recancel_after)
-    # a pool may lose the cancellation (until Python 3.12), and the end of a task may be shielded
-    while late:
-        task.cancel()
-        _, late = await asyncio.wait([task], timeout=_RECANCEL_AFTER)
-    with suppress(asyncio.CancelledError):
-        await task
+    async def _start_keys(self, keys: KeySet, group: BackgroundGroup) -> None:
+        await keys.refresh()
+        group.push_async_callback(keys.aclose)
+        group.repeat(
+            "refreshes of the identity provider's keys", keys.refresh_if_due, every=keys.pause
+        )

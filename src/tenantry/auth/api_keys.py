@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys_store import KeyCounts, KeyFilter
@@ -21,35 +21,34 @@ from tenantry.db.numbered_pages import NumberedPage, PageRequest
 from tenantry.db.pagination import Page, window_after
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
-from tenantry.domain.access import NO_SUBSCRIPTION, NOTHING, limits_of
+from tenantry.domain.access import limits_of
 from tenantry.domain.api_keys import (
     DEFAULT_FORMAT,
     ApiKey,
+    KeyChanges,
     KeyFormat,
-    KeyState,
     KeyStatus,
+    KeyTerms,
     Pepper,
     RevocationReason,
 )
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.issuers import Issuers
-from tenantry.domain.key_metadata import check_key_metadata
+from tenantry.domain.key_addresses import NO_PROXIES, TrustedProxies
 from tenantry.domain.names import check_name
 from tenantry.domain.outbound_events import EventType, NewEvent
 from tenantry.domain.permissions import (
     OWNER_ALIAS,
     AccessLevel,
     Mode,
-    PrincipalKind,
     RequestPrincipal,
 )
 from tenantry.domain.plan_limits import ACTIVE_KEYS, REPLACED_KEYS, limit_in_force
-from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
+from tenantry.domain.plans import Catalog, Count, PlanLimit
 from tenantry.domain.scopes import ANYTHING
 from tenantry.domain.telemetry import SILENT, Telemetry
 from tenantry.outbound.publishing import publish
 
-OPERATOR: Final = "operator"
 _SCOPE: Final = "api-keys:write"
 
 
@@ -58,31 +57,6 @@ class NewKey(msgspec.Struct, frozen=True):
 
     record: ApiKey
     secret: str
-
-
-class KeyTerms(msgspec.Struct, frozen=True):
-    """What a new key is to be; ``metadata`` None is none."""
-
-    name: str
-    scopes: tuple[str, ...]
-    access_level: AccessLevel
-    mode: Mode
-    expires_at: datetime | None
-    external_id: str | None = None
-    metadata: dict[str, str] | None = None
-
-    @classmethod
-    def of(cls, key: ApiKey) -> "KeyTerms":
-        """Return those of another key."""
-        return cls(
-            key.name,
-            key.scopes,
-            key.access_level,
-            key.mode,
-            key.expires_at,
-            key.external_id,
-            key.metadata,
-        )
 
 
 class KeySearch(msgspec.Struct, frozen=True):
@@ -110,6 +84,8 @@ class ApiKeyService:
     issuers: Issuers | None = None
     telemetry: Telemetry = SILENT
     key_format: KeyFormat = DEFAULT_FORMAT
+    proxies: TrustedProxies = NO_PROXIES
+    """The trusted ones, from which no key may be used."""
 
     @property
     def _changes(self) -> Changes:
@@ -119,18 +95,12 @@ class ApiKeyService:
         self,
         principal: RequestPrincipal,
         author: Author,
+        terms: KeyTerms,
         *,
-        name: str,
-        scopes: tuple[str, ...],
-        access_level: AccessLevel | None,
-        mode: Mode | None,
-        expires_at: datetime | None,
         claim: Claim | None,
         replaces: str | None = None,
-        external_id: str | None = None,
-        metadata: dict[str, str] | None = None,
     ) -> NewKey:
-        """Create a key; without ``mode`` in the principal's.
+        """Create a key; without a mode in the principal's.
 
         ``replaces`` is the id of a leaked key without a successor, whose successor this one
         becomes.
@@ -139,21 +109,21 @@ class ApiKeyService:
         `ValidationError` and the errors of idempotency; with ``replaces`` `NotFoundError` and
         `KeyNotActiveError`.
         """
-        check_name(name)
-        check_key_metadata(external_id, metadata)
-        scopes, level = normalize(scopes, access_level)
-        mode = mode or principal.mode
+        check_terms(terms, self.proxies)
+        terms = msgspec.structs.replace(terms, mode=terms.mode or principal.mode)
         async with self._changes.begin_once(
             principal, author, _SCOPE, claim=claim, kind=ApiKey
         ) as begun:
             change = _first_time(begun)
-            end = _to_end(expires_at, change.now)
-            rules.check_may_create(change.caller, scopes, level, mode, end)
-            await self._check_limit(change, KeyState.ACTIVE)
+            key = key_of(terms, change.org_id, change.caller.id, change.now)
+            key = msgspec.structs.replace(key, expires_at=_to_end(terms.expires_at, change.now))
+            rules.check_may_create(change.caller, key)
+            await self._check_limit(change)
             leaked = None if replaces is None else await self._find_leaked(change, replaces)
-            terms = KeyTerms(name, scopes, level, mode, end, external_id, metadata)
-            made = await self._insert(change, terms, leaked)
-            await change.answer(made.record)
+            if leaked is not None:
+                key = rules.replacing(key, leaked)
+            made = await self._insert(change, key, leaked)
+            change.answer(made.record)
             return made
 
     async def list_page(
@@ -235,12 +205,7 @@ class ApiKeyService:
             now,
             msgspec.structs.replace(wanted, state=None),
         )
-        active = await api_keys_store.count(
-            connection,
-            org_id,
-            now,
-            KeyState.ACTIVE,
-        )
+        active = await api_keys_store.count_active(connection, org_id, now)
         most = limits_of(principal.access_phase, self.catalog).api_keys
         return KeySearch(page, counts, PlanLimit(Count(active), most))
 
@@ -260,30 +225,22 @@ class ApiKeyService:
         return key
 
     async def update(
-        self,
-        principal: RequestPrincipal,
-        author: Author,
-        key_id: str,
-        *,
-        name: str | UnsetType = UNSET,
-        scopes: tuple[str, ...] | UnsetType = UNSET,
-        expires_at: datetime | UnsetType | None = UNSET,
-        external_id: str | UnsetType | None = UNSET,
-        metadata: dict[str, str] | UnsetType | None = UNSET,
+        self, principal: RequestPrincipal, author: Author, key_id: str, changes: KeyChanges
     ) -> ApiKey:
-        """Change the given fields of an active key; ``metadata`` replaces all of it.
+        """Change an active key. New metadata replaces all of it.
 
         Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`,
         `ValidationError`.
         """
         async with self._changes.begin(principal, author, _SCOPE) as change:
-            key = await self._find_and_lock(change, key_id)
-            changed = _with_changes(change, key, name, scopes, expires_at)
-            changed = _with_metadata(changed, external_id, metadata)
+            key = await self._find_key(change, key_id)
+            changed = _with_changes(change, key, changes)
+            if changed.allowed_addresses != key.allowed_addresses:
+                self.proxies.check_none_in(changed.allowed_addresses)
             rules.check_may_change(change.caller, key, changed)
-            _check_active(key)
+            rules.check_changeable(key)
             _check_rotated_end(key, changed)
-            if changed.access_level is not key.access_level:
+            if not rules.is_live_owner(changed):
                 await self._check_not_last_owner(change, key)
             await save(change, Action.KEY_UPDATED, key, changed)
             return changed
@@ -297,8 +254,8 @@ class ApiKeyService:
         overlap: timedelta,
         claim: Claim | None,
     ) -> NewKey:
-        """Replace an active key by one with the same name, scopes, level, mode, expiry, external id
-        and metadata.
+        """Replace an active key by one with the same name, scopes, level, mode, expiry and optional
+        terms.
 
         The old key ends after ``overlap``, at the latest at its own expiry. During the overlap it
         does not count towards the plan's limit of keys; a plan allows as many keys in an overlap as
@@ -309,24 +266,15 @@ class ApiKeyService:
             principal, author, _SCOPE, claim=claim, kind=ApiKey
         ) as begun:
             change = _first_time(begun)
-            old = await self._find_and_lock(change, key_id)
+            old = await self._find_key(change, key_id)
             change.caller.require_holding((), old.access_level)
-            _check_active(old)
-            if old.superseded_by is not None:
-                raise errors.KeyNotActiveError(
-                    "The key has been rotated before; rotate the key that took its place."
-                )
-            rules.check_may_create(
-                change.caller,
-                old.scopes,
-                old.access_level,
-                old.mode,
-                old.expires_at,
-            )
+            rules.check_rotatable(old)
+            rules.check_may_create(change.caller, old)
             if overlap:
-                await self._check_limit(change, KeyState.REPLACED)
-            made = await self._insert(change, KeyTerms.of(old), old, overlap)
-            await change.answer(made.record)
+                await self._check_limit(change, replaced=True)
+            successor = rules.successor(old, new_id("key"), change.caller.id, change.now)
+            made = await self._insert(change, successor, old, overlap)
+            change.answer(made.record)
         if not overlap:
             self.telemetry.keys_revoked(RevocationReason.ROTATED, 1)
         return made
@@ -340,7 +288,7 @@ class ApiKeyService:
         Raises `NotFoundError`, `ScopeEscalationError` and `LastOwnerError`.
         """
         async with self._changes.begin(principal, author, _SCOPE) as change:
-            key = await self._find_and_lock(change, key_id)
+            key = await self._find_key(change, key_id)
             change.caller.require_holding((), key.access_level)
             revoked = await self._revoke(change, key, force=force)
         if revoked is not key:
@@ -355,7 +303,7 @@ class ApiKeyService:
         Raises `NotFoundError` and `LastOwnerError`.
         """
         async with self._changes.begin_in_tenant(org_id, author, even_ended=True) as change:
-            key = await find_and_lock(change, key_id, test_only=False)
+            key = await find_key(change, key_id, test_only=False)
             revoked = await self._revoke(change, key, force=force)
         if revoked is not key:
             self.telemetry.keys_revoked(RevocationReason.REVOKED, 1)
@@ -372,10 +320,10 @@ class ApiKeyService:
         return revoked
 
     async def _find_leaked(self, change: CallersChange, key_id: str) -> ApiKey:
-        """Lock a leaked key that has no successor yet. Raises `NotFoundError` and
+        """Return a leaked key that has no successor yet. Raises `NotFoundError` and
         `KeyNotActiveError`.
         """
-        leaked = await self._find_and_lock(change, key_id)
+        leaked = await self._find_key(change, key_id)
         change.caller.require_holding((), leaked.access_level)
         if leaked.leak_reported_at is None or leaked.superseded_by is not None:
             raise errors.KeyNotActiveError(
@@ -383,40 +331,34 @@ class ApiKeyService:
             )
         return leaked
 
-    async def _find_and_lock(self, change: CallersChange, key_id: str) -> ApiKey:
-        return await find_and_lock(change, key_id, test_only=change.caller.mode is Mode.TEST)
+    async def _find_key(self, change: CallersChange, key_id: str) -> ApiKey:
+        return await find_key(change, key_id, test_only=change.caller.mode is Mode.TEST)
 
     async def _insert(
         self,
         change: CallersChange,
-        terms: KeyTerms,
+        key: ApiKey,
         replaced: ApiKey | None,
         overlap: timedelta = timedelta(),
     ) -> NewKey:
         """Store a new key and, if it replaces another, that one's end after ``overlap``."""
-        key = new_key(change.org_id, change.caller.id, change.now, terms, self.key_format)
-        record = key.record
-        if replaced is not None:
-            record = msgspec.structs.replace(
-                record, rotated_from=replaced.id, rotated_from_last_used_at=replaced.last_used_at
-            )
-        await api_keys_store.insert(
-            change.connection,
-            record,
-            self.pepper.digest(key.secret.encode()),
-            self.pepper.id,
-        )
+        made = with_secret(key, self.key_format)
+        record = made.record
+        digest = self.pepper.digest(made.secret.encode())
+        await api_keys_store.insert(change.connection, {digest: record}, self.pepper.id)
         await change.record(Action.KEY_CREATED, record.id, after=record)
         if replaced is not None:
             ending = rules.superseded(replaced, record.id, overlap, change.now)
             await save(change, Action.KEY_ROTATED, replaced, ending)
-        return NewKey(record, key.secret)
+        return made
 
-    async def _check_limit(self, change: Change, state: KeyState) -> None:
-        limited = REPLACED_KEYS if state is KeyState.REPLACED else ACTIVE_KEYS
+    async def _check_limit(self, change: Change, *, replaced: bool = False) -> None:
+        limited = REPLACED_KEYS if replaced else ACTIVE_KEYS
         limit = limit_in_force(limited, change.tenant.record, self.catalog, change.now)
         if limit is not None:
-            used = await api_keys_store.count(change.connection, change.org_id, change.now, state)
+            used = await api_keys_store.count_active(
+                change.connection, change.org_id, change.now, replaced=replaced
+            )
             limit.check(used)
 
     async def _check_not_last_owner(self, change: Change, key: ApiKey) -> None:
@@ -433,15 +375,10 @@ class ApiKeyService:
             )
 
 
-async def find_and_lock(change: Change, key_id: str, *, test_only: bool) -> ApiKey:
-    """Read a key of the changed tenant, and lock it. Raises `NotFoundError`."""
+async def find_key(change: Change, key_id: str, *, test_only: bool) -> ApiKey:
+    """Read a key of the changed tenant, whose lock guards it. Raises `NotFoundError`."""
     key = await api_keys_store.find(
-        change.connection,
-        change.org_id,
-        key_id,
-        change.now,
-        test_only=test_only,
-        lock=True,
+        change.connection, change.org_id, key_id, change.now, test_only=test_only
     )
     if key is None:
         raise errors.NotFoundError("API key")
@@ -473,53 +410,45 @@ async def revoke_all(change: Change) -> int:
     return len(revoked)
 
 
-def operator_principal(org_id: str) -> RequestPrincipal:
-    """Return a principal with all permissions, for operator commands."""
-    return RequestPrincipal(
-        kind=PrincipalKind.USER,
-        id=OPERATOR,
-        org_id=org_id,
-        mode=Mode.LIVE,
-        scopes=(ANYTHING,),
-        access_level=AccessLevel.OWNER,
-        plan=FREE,
-        subscription_status=NO_SUBSCRIPTION,
-        access_phase=NOTHING,
-        expires_at=None,
-    )
+def check_terms(terms: KeyTerms, proxies: TrustedProxies) -> None:
+    """Raise `ValidationError` for terms that no key may have, behind these trusted proxies."""
+    check_name(terms.name)
+    rules.check_optional_terms(terms)
+    proxies.check_none_in(terms.allowed_addresses or ())
+    normalize(terms.scopes, terms.access_level)
 
 
-def new_key(
-    org_id: str,
-    created_by: str,
-    now: datetime,
-    terms: KeyTerms,
-    key_format: KeyFormat = DEFAULT_FORMAT,
-) -> NewKey:
-    """Generate a key."""
-    secret = key_format.compose(terms.mode, secrets.token_bytes(rules.RANDOM_BYTES))
-    start, last4 = rules.shown_parts(secret)
-    record = ApiKey(
+def key_of(terms: KeyTerms, org_id: str, created_by: str, now: datetime) -> ApiKey:
+    """Return the record of a new key, without the shown parts of its secret; without a mode a live
+    one.
+    """
+    scopes, level = normalize(terms.scopes, terms.access_level)
+    key = ApiKey(
         id=new_id("key"),
         org_id=org_id,
         name=terms.name,
-        scopes=terms.scopes,
-        access_level=terms.access_level,
-        mode=terms.mode,
+        scopes=scopes,
+        access_level=level,
+        mode=terms.mode or Mode.LIVE,
         expires_at=terms.expires_at,
         status=KeyStatus.ACTIVE,
-        start=start,
-        last4=last4,
+        start="",
+        last4="",
         created_at=now,
         created_by=created_by,
         last_used_at=None,
         revoked_at=None,
         rotated_from=None,
         superseded_by=None,
-        external_id=terms.external_id,
-        metadata=terms.metadata or {},
     )
-    return NewKey(record, secret)
+    return rules.with_optional_terms(key, terms)
+
+
+def with_secret(key: ApiKey, key_format: KeyFormat = DEFAULT_FORMAT) -> NewKey:
+    """Generate the secret of a new key."""
+    secret = key_format.compose(key.mode, secrets.token_bytes(rules.RANDOM_BYTES))
+    start, last4 = rules.shown_parts(secret)
+    return NewKey(msgspec.structs.replace(key, start=start, last4=last4), secret)
 
 
 def normalize(
@@ -562,35 +491,20 @@ def _to_end(expires_at: datetime | None, now: datetime) -> datetime | None:
     return end
 
 
-def _with_changes(
-    change: CallersChange,
-    key: ApiKey,
-    name: str | UnsetType,
-    scopes: tuple[str, ...] | UnsetType,
-    expires_at: datetime | UnsetType | None,
-) -> ApiKey:
-    """Return a key with the given fields. Raises `ValidationError` and `ScopeEscalationError`."""
-    changes: dict[str, object] = {}
-    if name is not UNSET:
-        check_name(name)
-        changes["name"] = name
-    if scopes is not UNSET:
-        given, level = normalize(scopes, None)
-        change.caller.require_holding(given, level)
-        changes |= {"scopes": given, "access_level": level}
-    if expires_at is not UNSET and expires_at != key.expires_at:
-        changes["expires_at"] = _to_end(expires_at, change.now)
-    return msgspec.structs.replace(key, **changes)
-
-
-def _with_metadata(
-    key: ApiKey, external_id: str | UnsetType | None, metadata: dict[str, str] | UnsetType | None
-) -> ApiKey:
-    """Return a key with the given external id and metadata. Raises `ValidationError`."""
-    new_external_id = key.external_id if external_id is UNSET else external_id
-    new_metadata = key.metadata if metadata is UNSET else metadata or {}
-    check_key_metadata(new_external_id, new_metadata)
-    return msgspec.structs.replace(key, external_id=new_external_id, metadata=new_metadata)
+def _with_changes(change: CallersChange, key: ApiKey, changes: KeyChanges) -> ApiKey:
+    """Return the changed key. Raises `ValidationError` and `ScopeEscalationError`."""
+    rules.check_optional_terms(changes)
+    new: dict[str, object] = {}
+    if changes.name is not UNSET:
+        check_name(changes.name)
+        new["name"] = changes.name
+    if changes.scopes is not UNSET:
+        scopes, level = normalize(changes.scopes, None)
+        change.caller.require_holding(scopes, level)
+        new |= {"scopes": scopes, "access_level": level}
+    if changes.expires_at is not UNSET and changes.expires_at != key.expires_at:
+        new["expires_at"] = _to_end(changes.expires_at, change.now)
+    return rules.with_optional_terms(msgspec.structs.replace(key, **new), changes)
 
 
 def _check_rotated_end(key: ApiKey, changed: ApiKey) -> None:
@@ -606,8 +520,3 @@ def _visible(principal: RequestPrincipal, wanted: KeyFilter) -> KeyFilter:
     if principal.mode is Mode.TEST:
         return msgspec.structs.replace(wanted, mode=Mode.TEST)
     return wanted
-
-
-def _check_active(key: ApiKey) -> None:
-    if key.status is not KeyStatus.ACTIVE:
-        raise errors.KeyNotActiveError(f"The key is {key.status.value}.")

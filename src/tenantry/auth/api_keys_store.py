@@ -10,74 +10,70 @@ from tenantry.db.connection import Connection
 from tenantry.db.numbered_pages import NumberedListing, NumberedPage, PageRequest
 from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, Window
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
-from tenantry.domain.api_keys import SOON, ApiKey, KeyHint, KeyState, KeyStatus, status_at
-from tenantry.domain.audit import Action
+from tenantry.db.tenants_store import TenantUsers
+from tenantry.domain.api_keys import (
+    SOON,
+    ApiKey,
+    KeyHint,
+    KeyState,
+    KeyStatus,
+    revoked,
+    status_at,
+)
 from tenantry.domain.imported_keys import HashAlgorithm
 from tenantry.domain.issuers import Issuers
+from tenantry.domain.key_import import ImportedKeyCounts
 from tenantry.domain.permissions import Mode
 
-_SHOWN: Final = (
-    "id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, "
-    "last_used_at, revoked_at, rotated_from, superseded_by, last_used_address, external_id, metadata"
-)
-_LEAK: Final = (
-    "FROM audit_events leak WHERE leak.org_id = k.org_id AND leak.target_id = k.id "
-    f"AND leak.action = '{Action.KEY_LEAKED}' AND k.revoked_at IS NOT NULL"
-)
-# Read once for a statement, from the index of these entries alone.
-_LEAKED_IDS: Final = (
-    f"target_id FROM audit_events WHERE org_id = %(org)s AND action = '{Action.KEY_LEAKED}'"
-)
-_COLUMNS: Final = (
-    f"{_SHOWN}, "  # noqa: S608  # our own columns
-    "CASE WHEN k.last_used_at IS NULL THEN k.import_algorithm END AS imported_as, "
-    "(SELECT old.last_used_at FROM api_keys old WHERE old.id = k.rotated_from) AS rotated_from_last_used_at, "
-    f"(SELECT min(leak.at) {_LEAK}) AS leak_reported_at"
-)
+_COLUMNS: Final = """
+       id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, last_used_at,
+       revoked_at, rotated_from, superseded_by, last_used_address, external_id, metadata, allowed_addresses,
+       enabled, requests_per_minute,
+       CASE WHEN k.last_used_at IS NULL THEN k.import_algorithm END AS imported_as,
+       (SELECT old.last_used_at FROM api_keys old WHERE old.id = k.rotated_from) AS rotated_from_last_used_at,
+       (SELECT min(leak.at)
+          FROM audit_events leak
+         WHERE leak.org_id = k.org_id AND leak.target_id = k.id AND leak.action = 'api_key.leak_reported'
+           AND k.revoked_at IS NOT NULL) AS leak_reported_at
+"""
+"""The fields of `ApiKey` in their order, but the status, which depends on the time."""
 _MEMBERS: Final = [name for name in ApiKey.__struct_encode_fields__ if name != "status"]
-"""What `_COLUMNS` holds: all but the status, which depends on the time."""
 _SELECT: Final = f"SELECT {_COLUMNS} FROM api_keys k"  # noqa: S608  # our own columns
 _LISTING: Final = Listing(
     _COLUMNS,
     "api_keys",
     "created_at",
     most=MAX_SCANNED_RECORDS,
-    source_columns=f"{_SHOWN}, import_algorithm",
+    source_columns="id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, "
+    "last_used_at, revoked_at, rotated_from, superseded_by, last_used_address, external_id, metadata, "
+    "allowed_addresses, enabled, requests_per_minute, import_algorithm",
 )
 # The rule of `status_at`, in SQL.
+_IS_ACTIVE: Final = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s)"
 _STATUS: Final = {
-    KeyStatus.ACTIVE: "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s)",
+    KeyStatus.ACTIVE: _IS_ACTIVE,
     KeyStatus.EXPIRED: "revoked_at IS NULL AND expires_at <= %(now)s",
     KeyStatus.REVOKED: "revoked_at IS NOT NULL",
 }
-# One value a line, so that no search text matches across two of them.
-_SEARCHED: Final = (
-    "concat_ws(E'\\n', name, id, external_id, start || '...' || last4, start || '\u2026' || last4)"
-)
-_ACTIVE: Final = f"{_STATUS[KeyStatus.ACTIVE]} AND superseded_by IS NULL"
-_IS_UNUSED_IMPORT: Final = "import_algorithm IS NOT NULL AND last_used_at IS NULL"
 _STATE: Final = {
-    KeyState.ACTIVE: _ACTIVE,
-    KeyState.EXPIRING: f"{_ACTIVE} AND expires_at <= %(soon)s",
-    KeyState.REPLACED: f"{_STATUS[KeyStatus.ACTIVE]} AND superseded_by IS NOT NULL",
+    KeyState.ACTIVE: f"{_IS_ACTIVE} AND superseded_by IS NULL",
+    KeyState.EXPIRING: f"{_IS_ACTIVE} AND superseded_by IS NULL AND expires_at <= %(soon)s",
+    KeyState.REPLACED: f"{_IS_ACTIVE} AND superseded_by IS NOT NULL",
     KeyState.EXPIRED: _STATUS[KeyStatus.EXPIRED],
     KeyState.REVOKED: _STATUS[KeyStatus.REVOKED],
-    KeyState.LEAKED: f"revoked_at IS NOT NULL AND id IN (SELECT {_LEAKED_IDS})",
-    KeyState.IMPORTED: f"{_ACTIVE} AND {_IS_UNUSED_IMPORT}",
+    # read once for a statement, from the index of these entries alone
+    KeyState.LEAKED: """revoked_at IS NOT NULL AND id IN (
+        SELECT target_id FROM audit_events WHERE org_id = %(org)s AND action = 'api_key.leak_reported')""",
+    KeyState.IMPORTED: (
+        f"{_IS_ACTIVE} AND superseded_by IS NULL AND import_algorithm IS NOT NULL AND last_used_at IS NULL"
+    ),
 }
 _STATE_COUNTS: Final = ", ".join(
     f"count(*) FILTER (WHERE {condition})" for condition in _STATE.values()
 )
-
-
-_SUMMARY: Final = f"""
-SELECT count(*) FILTER (WHERE {_STATE[KeyState.ACTIVE]}),
-       count(*) FILTER (WHERE {_STATE[KeyState.EXPIRING]}),
-       count(*) FILTER (WHERE {_STATE[KeyState.REPLACED]}),
-       max(last_used_at)
-  FROM api_keys
- WHERE org_id = %(org)s
-"""  # noqa: S608  # our own
+# One value a line, so that no search text matches across two of them.
+_MATCHES: Final = """position(lower(%(search)s) IN lower(
+    concat_ws(E'\\n', name, id, external_id, start || '...' || last4, start || '\u2026' || last4))) > 0"""
 _HINTED_LISTING: Final = Listing("id, org_id", "api_keys", "created_at")
 _HAS_ID: Final = "id = %(key_id)s"
 _HAS_START: Final = "lower(start) = ANY(%(starts)s)"
@@ -96,6 +92,8 @@ class KeyFilter(msgspec.Struct, frozen=True):
     mode: Mode | None = None
     search: str | None = None
     external_id: str | None = None
+    last4: str | None = None
+    """The last four characters of the secret, in lower case."""
     is_imported: bool = False
 
 
@@ -117,44 +115,60 @@ class KeySummary(msgspec.Struct, frozen=True):
 def _key(row: Sequence[Any], now: datetime) -> ApiKey:
     members = dict(zip(_MEMBERS, row, strict=True))
     members["metadata"] = members["metadata"] or {}
+    members["allowedAddresses"] = members["allowedAddresses"] or ()
     members["status"] = status_at(now, members["revokedAt"], members["expiresAt"])
     return msgspec.convert(members, ApiKey)
 
 
-async def insert(connection: Connection, key: ApiKey, digest: bytes, pepper_id: str) -> None:
-    """Store a new key with its digest under this pepper."""
-    await connection.execute(
-        "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, expires_at, start, last4, "
-        "created_at, created_by, rotated_from, external_id, metadata, pepper_id) "
-        "VALUES (%(id)s, %(org_id)s, %(digest)s, %(name)s, %(scopes)s, %(access_level)s, %(mode)s, %(expires_at)s, "
-        "%(start)s, %(last4)s, %(created_at)s, %(created_by)s, %(rotated_from)s, %(external_id)s, %(metadata)s, "
-        "%(pepper_id)s)",
-        {**_values(key), "digest": digest, "pepper_id": pepper_id},
-    )
+# A column that the row does not name becomes null. In the order of the digests, so that two imports
+# of the same hashes never wait for each other.
+INSERT: Final = """
+INSERT INTO api_keys
+SELECT key.*
+  FROM json_populate_recordset(NULL::api_keys, %(keys)s) AS key
+ ORDER BY key.digest
+    ON CONFLICT DO NOTHING
+RETURNING id
+"""
 
 
-def _values(key: ApiKey) -> dict[str, Any]:
-    """Return the fields of a key as the database has them."""
-    metadata = msgspec.json.encode(key.metadata).decode() if key.metadata else None
-    return {**msgspec.structs.asdict(key), "scopes": list(key.scopes), "metadata": metadata}
+async def insert(
+    connection: Connection,
+    keys: Mapping[bytes, ApiKey],
+    pepper_id: str,
+    imported_by: HashAlgorithm | None = None,
+) -> set[str]:
+    """Store new keys by their digests under this pepper, but none whose digest another key has;
+    return the ids of the stored ones. The digests of imported keys are those of their hashes by
+    this algorithm.
+    """
+    rows = [
+        {
+            **msgspec.structs.asdict(key),
+            "metadata": key.metadata or None,
+            "allowed_addresses": key.allowed_addresses or None,
+            "digest": rf"\x{digest.hex()}",
+            "pepper_id": pepper_id,
+            "import_algorithm": imported_by,
+            "import_digest": None if imported_by is None else rf"\x{digest.hex()}",
+        }
+        for digest, key in keys.items()
+    ]
+    document = msgspec.json.encode(rows).decode()
+    return set(await connection.fetch_column(INSERT, {"keys": document}))
+
+
+FIND: Final = (
+    _SELECT + " WHERE org_id = %(org)s AND id = %(id)s AND (mode = 'test' OR NOT %(test_only)s)"
+)
 
 
 async def find(
-    connection: Connection,
-    org_id: str,
-    key_id: str,
-    now: datetime,
-    *,
-    test_only: bool,
-    lock: bool = False,
+    connection: Connection, org_id: str, key_id: str, now: datetime, *, test_only: bool
 ) -> ApiKey | None:
     """Find a key of a tenant; with ``test_only`` only a test-mode key."""
-    row = await connection.fetch_row(
-        _SELECT
-        + " WHERE org_id = %s AND id = %s AND (mode = 'test' OR NOT %s)"
-        + (" FOR UPDATE OF k" if lock else ""),
-        (org_id, key_id, test_only),
-    )
+    values = {"org": org_id, "id": key_id, "test_only": test_only}
+    row = await connection.fetch_row(FIND, values)
     return _key(row, now) if row else None
 
 
@@ -172,7 +186,8 @@ def _checked(wanted: KeyFilter) -> str:
         _STATE[wanted.state] if wanted.state else "": wanted.state,
         "mode = %(mode)s": wanted.mode,
         "import_algorithm IS NOT NULL": wanted.is_imported,
-        f"position(lower(%(search)s) IN lower({_SEARCHED})) > 0": wanted.search,
+        _MATCHES: wanted.search,
+        _HAS_END: wanted.last4,
     }
     return " AND ".join(condition for condition, value in given.items() if value) or "true"
 
@@ -185,6 +200,7 @@ def _filter_values(org_id: str, now: datetime, wanted: KeyFilter) -> dict[str, o
         "mode": wanted.mode,
         "search": wanted.search,
         "external_id": wanted.external_id,
+        "last4": wanted.last4,
     }
 
 
@@ -225,8 +241,7 @@ async def read_ranked(
 ) -> list[ApiKey]:
     """Read the keys that match among those with these ids, in their order."""
     rows = await connection.fetch(
-        f"SELECT {_COLUMNS} FROM api_keys k "  # noqa: S608  # our own
-        "JOIN unnest(%(ids)s::text[]) WITH ORDINALITY AS ranked (id, place) USING (id) "
+        _SELECT + " JOIN unnest(%(ids)s::text[]) WITH ORDINALITY AS ranked (id, place) USING (id) "
         f"WHERE {_source(wanted)} AND {_checked(wanted)} ORDER BY place LIMIT %(limit)s",
         {**_filter_values(org_id, now, wanted), "ids": list(key_ids), "limit": limit},
     )
@@ -276,32 +291,75 @@ async def find_tenant_of_key(connection: Connection, key_id: str) -> str | None:
     return org_id
 
 
+LEAKED_SINCE: Final = f"""
+{_SELECT}
+ WHERE org_id = %(org)s AND revoked_at >= %(since)s AND superseded_by IS NULL
+   AND id IN (SELECT target_id FROM audit_events WHERE org_id = %(org)s AND action = 'api_key.leak_reported')
+ ORDER BY revoked_at DESC, id DESC
+ LIMIT %(limit)s
+"""  # noqa: S608  # our own
+
+
 async def leaked_since(
     connection: Connection, org_id: str, now: datetime, since: datetime, limit: int
 ) -> list[ApiKey]:
     """Read a tenant's keys that were reported as leaked since then and have no successor, the last
     report first.
     """
-    rows = await connection.fetch(
-        _SELECT + f" WHERE org_id = %(org)s AND revoked_at >= %(since)s AND superseded_by IS NULL "
-        f"AND {_STATE[KeyState.LEAKED]} ORDER BY revoked_at DESC, id DESC LIMIT %(limit)s",
-        {"org": org_id, "since": since, "limit": limit},
-    )
-    return [_key(row, now) for row in rows]
+    values = {"org": org_id, "since": since, "limit": limit}
+    return [_key(row, now) for row in await connection.fetch(LEAKED_SINCE, values)]
 
 
-async def count(connection: Connection, org_id: str, now: datetime, state: KeyState) -> int:
-    """Count a tenant's keys in a state, in both modes."""
-    return await connection.fetch_count(
-        f"SELECT count(*) FROM api_keys k WHERE org_id = %(org)s AND {_STATE[state]}",  # noqa: S608  # our own
-        {"org": org_id, "now": now, "soon": now + SOON},
-    )
+COUNT_ACTIVE: Final = """
+SELECT count(*)
+  FROM api_keys
+ WHERE org_id = %(org)s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s)
+   AND (superseded_by IS NOT NULL) = %(replaced)s
+"""
+
+
+async def count_active(
+    connection: Connection, org_id: str, now: datetime, *, replaced: bool = False
+) -> int:
+    """Count a tenant's keys that work, in both modes: those without a successor, or the
+    ``replaced`` ones.
+    """
+    values = {"org": org_id, "now": now, "replaced": replaced}
+    return await connection.fetch_count(COUNT_ACTIVE, values)
+
+
+SUMMARIZE: Final = """
+SELECT count(*) FILTER (WHERE is_active AND superseded_by IS NULL),
+       count(*) FILTER (WHERE is_active AND superseded_by IS NULL AND expires_at <= %(soon)s),
+       count(*) FILTER (WHERE is_active AND superseded_by IS NOT NULL),
+       max(last_used_at)
+  FROM (SELECT superseded_by, expires_at, last_used_at,
+               revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s) AS is_active
+          FROM api_keys
+         WHERE org_id = %(org)s) AS key
+"""
 
 
 async def summarize(connection: Connection, org_id: str, now: datetime) -> KeySummary:
     """Count a tenant's keys in both modes, and find their last use."""
-    row = await connection.fetch_row(_SUMMARY, {"org": org_id, "now": now, "soon": now + SOON})
+    row = await connection.fetch_row(SUMMARIZE, {"org": org_id, "now": now, "soon": now + SOON})
     return KeySummary(*(row or (0, 0, 0, None)))
+
+
+# Without an identity provider, `issuers` and `pattern` are NULL here: `issuer = ANY(NULL)` is then
+# true of no member. Other statements ask for NULL, and then read the users of every issuer.
+HAS_OTHER_OWNER: Final = """
+SELECT EXISTS (
+         SELECT FROM api_keys
+          WHERE org_id = %(org)s AND id <> %(id)s AND mode = 'live' AND access_level = 'OWNER'
+            AND superseded_by IS NULL AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s)
+            AND enabled
+            AND coalesce(expires_at, 'infinity') >= coalesce(%(until)s::timestamptz, 'infinity'))
+    OR EXISTS (
+         SELECT FROM memberships
+          WHERE tenant_id = %(org)s AND (issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s)
+            AND role = 'owner' AND removed_at IS NULL AND NOT invited)
+"""
 
 
 async def has_other_owner(
@@ -313,76 +371,95 @@ async def has_other_owner(
     Rotated keys do not count, nor do members of other ``issuers`` than these: without an identity
     provider, no member.
     """
-    found: bool = await connection.fetch_value(
-        "SELECT EXISTS (SELECT FROM api_keys WHERE org_id = %(org)s AND id <> %(id)s AND mode = 'live' "  # noqa: S608
-        f"AND access_level = 'OWNER' AND superseded_by IS NULL AND {_STATUS[KeyStatus.ACTIVE]} "
-        "AND coalesce(expires_at, 'infinity') >= coalesce(%(until)s::timestamptz, 'infinity')) "
-        "OR EXISTS (SELECT FROM memberships "
-        "WHERE tenant_id = %(org)s AND (issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s) "
-        "AND role = 'owner' AND removed_at IS NULL AND NOT invited)",
-        {
-            "org": key.org_id,
-            "id": key.id,
-            "until": key.expires_at,
-            "now": now,
-            "issuers": issuers.known if issuers else [],
-            "pattern": issuers.pattern if issuers else None,
-        },
-    )
+    values = {
+        **TenantUsers(key.org_id, issuers).values,
+        "id": key.id,
+        "until": key.expires_at,
+        "now": now,
+    }
+    found: bool = await connection.fetch_value(HAS_OTHER_OWNER, values)
     return found
+
+
+UPDATE: Final = """
+UPDATE api_keys
+   SET name = %(name)s, scopes = %(scopes)s, access_level = %(access_level)s, expires_at = %(expires_at)s,
+       revoked_at = %(revoked_at)s, superseded_by = %(superseded_by)s, external_id = %(external_id)s,
+       metadata = %(metadata)s, allowed_addresses = %(allowed_addresses)s, enabled = %(enabled)s,
+       requests_per_minute = %(requests_per_minute)s
+ WHERE org_id = %(org_id)s AND id = %(id)s
+"""
 
 
 async def update(connection: Connection, key: ApiKey) -> None:
     """Store the fields of a key that may change."""
-    await connection.execute(
-        "UPDATE api_keys SET name = %(name)s, scopes = %(scopes)s, access_level = %(access_level)s, "
-        "expires_at = %(expires_at)s, revoked_at = %(revoked_at)s, superseded_by = %(superseded_by)s, "
-        "external_id = %(external_id)s, metadata = %(metadata)s "
-        "WHERE org_id = %(org_id)s AND id = %(id)s",
-        _values(key),
-    )
+    values = {
+        **msgspec.structs.asdict(key),
+        "scopes": list(key.scopes),
+        "metadata": msgspec.json.encode(key.metadata).decode() if key.metadata else None,
+        "allowed_addresses": list(key.allowed_addresses) or None,
+    }
+    await connection.execute(UPDATE, values)
+
+
+READ_UNREVOKED: Final = (
+    _SELECT + " WHERE org_id = %(org)s AND revoked_at IS NULL ORDER BY id FOR NO KEY UPDATE OF k"
+)
+REVOKE_ALL: Final = """
+UPDATE api_keys SET revoked_at = %(now)s WHERE org_id = %(org)s AND revoked_at IS NULL
+"""
 
 
 async def revoke_all(connection: Connection, org_id: str, now: datetime) -> list[ApiKey]:
     """Revoke every key of a tenant that is not revoked yet; return them, revoked."""
-    rows = await connection.fetch(
-        "UPDATE api_keys k SET revoked_at = %s WHERE id IN (SELECT id FROM api_keys WHERE org_id = %s "  # noqa: S608
-        f"AND revoked_at IS NULL ORDER BY id FOR NO KEY UPDATE) RETURNING {_COLUMNS}",
-        (now, org_id),
-    )
-    return [_key(row, now) for row in rows]
+    values = {"org": org_id, "now": now}
+    keys = [_key(row, now) for row in await connection.fetch(READ_UNREVOKED, values)]
+    await connection.execute(REVOKE_ALL, values)
+    return [revoked(key, now) for key in keys]
+
+
+COUNT_BY_PEPPER: Final = """
+SELECT pepper_id, count(*)
+  FROM api_keys
+ WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s)
+ GROUP BY pepper_id
+"""
+COUNT_BY_PREFIX: Final = """
+SELECT split_part(start, '_', 1), count(*)
+  FROM api_keys
+ WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s) AND import_algorithm IS NULL
+ GROUP BY 1
+"""
+COUNT_ACTIVE_IMPORTED: Final = """
+SELECT count(*)
+  FROM api_keys
+ WHERE import_digest IS NOT NULL AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s)
+"""
 
 
 async def count_by_pepper(connection: Connection, now: datetime) -> dict[str | None, int]:
     """Count the active keys by the id of the pepper that they are hashed under; None where it is
     unknown.
     """
-    query = f"SELECT pepper_id, count(*) FROM api_keys WHERE {_STATUS[KeyStatus.ACTIVE]} GROUP BY pepper_id"  # noqa: S608
-    return dict(await connection.fetch(query, {"now": now}))
+    return dict(await connection.fetch(COUNT_BY_PEPPER, {"now": now}))
 
 
 async def count_by_prefix(connection: Connection, now: datetime) -> dict[str, int]:
     """Count the active keys by the prefix of their secret, without keys that other systems made."""
-    query = (
-        "SELECT split_part(start, '_', 1), count(*) FROM api_keys "  # noqa: S608
-        f"WHERE {_STATUS[KeyStatus.ACTIVE]} AND import_algorithm IS NULL GROUP BY 1"
-    )
-    return dict(await connection.fetch(query, {"now": now}))
+    return dict(await connection.fetch(COUNT_BY_PREFIX, {"now": now}))
 
 
 async def count_active_imported(connection: Connection, now: datetime) -> int:
     """Count the active keys that other systems made."""
-    query = (
-        "SELECT count(*) FROM api_keys "  # noqa: S608  # our own
-        f"WHERE import_digest IS NOT NULL AND {_STATUS[KeyStatus.ACTIVE]}"
-    )
-    return await connection.fetch_count(query, {"now": now})
+    return await connection.fetch_count(COUNT_ACTIVE_IMPORTED, {"now": now})
+
+
+READ_ALL: Final = _SELECT + " WHERE org_id = %(org)s ORDER BY created_at, id"
 
 
 async def read_all(connection: Connection, org_id: str, now: datetime) -> list[ApiKey]:
     """Read every key of a tenant, oldest first."""
-    rows = await connection.fetch(_SELECT + " WHERE org_id = %s ORDER BY created_at, id", (org_id,))
-    return [_key(row, now) for row in rows]
+    return [_key(row, now) for row in await connection.fetch(READ_ALL, {"org": org_id})]
 
 
 class ImportDigests(NamedTuple):
@@ -453,25 +530,41 @@ async def record_uses(connection: Connection, uses: Mapping[str, KeyUse]) -> Non
     )
 
 
-class ImportedKeyCounts(msgspec.Struct, frozen=True, rename="camel"):
-    """The imported keys of a tenant: each is used, unused, or ended without a use."""
+# Only the first use of several that know the hash changes the digest, and so finds the row.
+BIND: Final = """
+UPDATE api_keys
+   SET digest = %(digest)s, pepper_id = %(pepper_id)s, last_used_at = %(at)s, last_used_address = %(address)s,
+       import_digest = CASE import_algorithm WHEN 'sha256' THEN %(sha256)s ELSE %(sha512)s END
+ WHERE id = %(key_id)s AND digest = %(unbound)s
+"""
+DIGEST: Final = "SELECT digest FROM api_keys WHERE id = %(key_id)s"
 
-    org_id: str
-    used: int
-    unused: int
-    ended: int
+
+async def bind(connection: Connection, use: KeyUse, unbound: bytes) -> bytes | None:
+    """Store the first use of an imported key, which moves it from its ``unbound`` digest to that of
+    the secret. Return the digest that it has, because another use may have been first; None if it
+    was deleted.
+    """
+    hashes = ImportDigests(b"", b"") if use.import_digests is None else use.import_digests
+    values = {**use._asdict(), **hashes._asdict(), "unbound": unbound}
+    await connection.execute(BIND, values)
+    # a statement of its own, which sees what the first one waited for
+    digest = await connection.fetch_value(DIGEST, values)
+    return None if digest is None else bytes(digest)
 
 
-COUNT_IMPORTED: Final = f"""
+COUNT_IMPORTED: Final = """
 SELECT org_id,
        count(*) FILTER (WHERE last_used_at IS NOT NULL),
-       count(*) FILTER (WHERE last_used_at IS NULL AND {_STATUS[KeyStatus.ACTIVE]}),
-       count(*) FILTER (WHERE last_used_at IS NULL AND NOT ({_STATUS[KeyStatus.ACTIVE]}))
-  FROM api_keys
- WHERE import_digest IS NOT NULL
+       count(*) FILTER (WHERE last_used_at IS NULL AND is_active),
+       count(*) FILTER (WHERE last_used_at IS NULL AND NOT is_active)
+  FROM (SELECT org_id, last_used_at,
+               revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s) AS is_active
+          FROM api_keys
+         WHERE import_digest IS NOT NULL) AS imported
  GROUP BY org_id
  ORDER BY org_id
-"""  # noqa: S608  # our own
+"""
 
 
 async def count_imported(connection: Connection, now: datetime) -> list[ImportedKeyCounts]:
@@ -490,27 +583,15 @@ class ImportHolder(NamedTuple):
     """The HMAC of the hash that was imported."""
 
 
-_HOLDER: Final = "SELECT id, org_id, external_id, import_digest FROM api_keys"
-FIND_IMPORTED: Final = f"""
-{_HOLDER}
+FIND_IMPORTED: Final = """
+SELECT id, org_id, external_id, import_digest
+  FROM api_keys
  WHERE import_digest = ANY(%(digests)s)
-UNION
-{_HOLDER}
+ UNION
+SELECT id, org_id, external_id, import_digest
+  FROM api_keys
  WHERE org_id = %(org_id)s AND external_id = ANY(%(external_ids)s) AND import_digest IS NOT NULL
  ORDER BY id
-"""
-# In the order of the digests, so that two imports of the same hashes never wait for each other.
-INSERT_IMPORTED: Final = """
-INSERT INTO api_keys (id, org_id, digest, import_digest, import_algorithm, pepper_id, name, scopes, access_level,
-                      mode, expires_at, start, last4, created_at, created_by, external_id, metadata)
-SELECT id, %(org_id)s, digest, digest, %(algorithm)s, %(pepper_id)s, name, scopes, access_level,
-       mode, expires_at, start, last4, created_at, created_by, external_id, metadata
-  FROM json_to_recordset(%(keys)s) AS key (
-       id text, digest bytea, name text, scopes text[], access_level text, mode text, expires_at timestamptz,
-       start text, last4 text, created_at timestamptz, created_by text, external_id text, metadata json)
- ORDER BY digest
-    ON CONFLICT DO NOTHING
-RETURNING id
 """
 
 
@@ -522,30 +603,3 @@ async def find_imported(
     """
     values = {"org_id": org_id, "digests": digests, "external_ids": external_ids}
     return [ImportHolder(*row) for row in await connection.fetch(FIND_IMPORTED, values)]
-
-
-async def insert_imported(
-    connection: Connection,
-    org_id: str,
-    algorithm: HashAlgorithm,
-    keys: Mapping[bytes, ApiKey],
-    pepper_id: str,
-) -> set[str]:
-    """Store imported keys by their digests under this pepper, but none whose digest another key
-    has; return the ids of the stored ones.
-    """
-    rows = [
-        {
-            **msgspec.structs.asdict(key),
-            "digest": rf"\x{digest.hex()}",
-            "metadata": key.metadata or None,
-        }
-        for digest, key in keys.items()
-    ]
-    values = {
-        "org_id": org_id,
-        "algorithm": algorithm,
-        "pepper_id": pepper_id,
-        "keys": msgspec.json.encode(rows).decode(),
-    }
-    return set(await connection.fetch_column(INSERT_IMPORTED, values))

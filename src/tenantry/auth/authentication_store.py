@@ -8,7 +8,7 @@ over the bounds ``query.most``, ``query.after_at`` and ``query.after_id``.
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -43,7 +43,8 @@ class KeyRow(msgspec.Struct, frozen=True):
     subscription_status: str
     access: str | None
     """The JSON of the tenant's access phases; None where plan and status say everything."""
-    suspended: bool
+    suspension: str | None
+    """As in `TenantRow`."""
     deleted: bool
     digest: bytes
     recent_address: str | None
@@ -53,8 +54,24 @@ class KeyRow(msgspec.Struct, frozen=True):
     external_id: str | None
     metadata: str | None
     """The JSON of the key's metadata; None where it has none."""
+    allowed_addresses: list[str] | None
+    """None for any."""
+    enabled: bool
+    requests_per_minute: int | None
+    """The limit of the key's own."""
     page: list[str]
     """The requested documents, and one more if there are more."""
+
+
+class KeyNow(NamedTuple):
+    """What may have changed of an API key, and of its tenant, while its request waited."""
+
+    revoked_at: datetime | None
+    expires_at: datetime | None
+    enabled: bool
+    suspension: str | None
+    """As in `TenantRow`."""
+    deleted: bool
 
 
 class UserAccessRow(msgspec.Struct, frozen=True):
@@ -64,7 +81,8 @@ class UserAccessRow(msgspec.Struct, frozen=True):
     plan: str
     subscription_status: str
     access: str | None
-    suspended: bool
+    suspension: str | None
+    """As in `TenantRow`."""
     deleted: bool
     role: str | None
     removed: bool
@@ -75,6 +93,10 @@ class UserAccessRow(msgspec.Struct, frozen=True):
     """For the tenant's owner, the address to compare with the token's: the owner address where it
     follows the identity provider's; the last verified address where the owner address is not
     verified.
+    """
+    rejects_erased: bool
+    """Whether the tenant rejects members who were removed before their data was erased, by
+    `rejected_aliases`.
     """
     page: list[str]
     """As in `KeyRow`, in live mode."""
@@ -98,6 +120,10 @@ class UserQuery(msgspec.Struct, frozen=True):
     window: Window | None = None
 
 
+KEY_NOW_COLUMNS: Final = (
+    "k.revoked_at, k.expires_at, k.enabled, t.suspension, t.deleted_at IS NOT NULL"
+)
+"""The columns of `KeyNow`, of a key ``k`` and its tenant ``t``."""
 NO_PAGE: Final = "ARRAY[]::text[]"
 """The query of a page for lookups without one, or by a role that may not read the table."""
 
@@ -108,9 +134,9 @@ def _keys(page: str) -> Statement:
     return Statement(
         f"""
 SELECT query.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires_at, k.revoked_at,
-       t.plan, t.subscription_status, t.access::text, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL, k.digest,
+       t.plan, t.subscription_status, t.access::text, t.suspension, t.deleted_at IS NOT NULL, k.digest,
        CASE WHEN k.last_used_at > $6 - interval '1 minute' THEN coalesce(k.last_used_address, '') END,
-       k.external_id, k.metadata::text,
+       k.external_id, k.metadata::text, k.allowed_addresses, k.enabled, k.requests_per_minute,
        {page}
   FROM unnest($1, $2, $3, $4, $5) AS query (number, digest, most, after_at, after_id)
   JOIN api_keys k ON k.digest = query.digest
@@ -125,12 +151,13 @@ SELECT query.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires
     )
 
 
-_ACCESS: Final = """t.id, t.plan, t.subscription_status, t.access::text, t.suspended_at IS NOT NULL,
+_ACCESS: Final = """t.id, t.plan, t.subscription_status, t.access::text, t.suspension,
        t.deleted_at IS NOT NULL, m.role, m.removed_at IS NOT NULL, coalesce(m.invited, false),
        coalesce(m.binds_owner, true),
        CASE WHEN t.owner_id <> query.subject THEN NULL
             WHEN t.verified_email <> t.owner_email THEN t.verified_email
-            WHEN t.owner_email_follows THEN t.owner_email END"""
+            WHEN t.owner_email_follows THEN t.owner_email END,
+       t.rejects_erased"""
 
 
 @cache
@@ -172,8 +199,8 @@ SELECT query.number, own.*,
          JOIN tenants t ON t.id = m.tenant_id
         WHERE m.issuer = query.issuer AND m.subject = query.subject AND m.removed_at IS NULL AND NOT m.invited
           AND t.deleted_at IS NULL
-        LIMIT 2) own (org_id, plan, subscription_status, access, suspended, deleted, role, removed, invited,
-                      binds_owner, owner_email)
+        LIMIT 2) own (org_id, plan, subscription_status, access, suspension, deleted, role, removed, invited,
+                      binds_owner, owner_email, rejects_erased)
 """,  # noqa: S608  # our own columns
         BIGINTS,
         TEXTS,

@@ -9,62 +9,37 @@ from datetime import datetime
 from typing import Generic
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
-from tenantry.audit import trail as audit
+from tenantry.audit.trail import RecordedChange
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock
 from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Answer, Claim
+from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import TenantRow, get_tenant
-from tenantry.domain.audit import Action, Author
-from tenantry.domain.outbound_events import EventType
+from tenantry.domain.audit import Author
 from tenantry.domain.permissions import RequestPrincipal
+from tenantry.notifications.mail_outbox import TenantMails
 
 
 @dataclass(eq=False)
-class Change:
+class Change(RecordedChange):
     """A change to a tenant, whose row the transaction of ``connection`` has locked.
 
     ``tenant`` is the row before the change, and ``now`` a time after the lock.
     """
 
-    connection: Connection
+    org_id: str = field(init=False)
     tenant: TenantRow
-    author: Author
-    now: datetime
 
-    @property
-    def org_id(self) -> str:
-        """The tenant's id."""
-        return self.tenant.record.id
+    def __post_init__(self) -> None:
+        self.org_id = self.tenant.record.id
 
-    async def record(
-        self,
-        action: Action,
-        target_id: str,
-        *,
-        before: msgspec.Struct | None = None,
-        after: msgspec.Struct | None = None,
-        shown: msgspec.Struct | None = None,
-        event: EventType | UnsetType | None = UNSET,
-    ) -> None:
-        """Record what the change did to an object of the tenant in the audit trail, and publish it.
-        The arguments are those of `tenantry.audit.trail.record`.
-        """
-        await audit.record(
-            self.connection,
-            self.author,
-            action,
-            (self.org_id, target_id),
-            self.now,
-            before=before,
-            after=after,
-            shown=shown,
-            event=event,
-        )
+    def mails(self, outbox: Outbox) -> TenantMails:
+        """Return what queues the tenant's mails in the transaction of the change."""
+        return TenantMails(self.connection, outbox, self.now, self.org_id)
 
 
 @dataclass(eq=False)
@@ -74,26 +49,54 @@ class CallersChange(Change):
     caller: RequestPrincipal
 
 
-@dataclass(eq=False)
-class AnsweredChange(CallersChange, Generic[Answer]):
-    """A change whose answer is kept for repeated requests if there is a ``claim``. The block ends
-    with `answer`.
-    """
-
-    claim: Claim | None
-    is_answered: bool = field(default=False, init=False)
-
-    async def answer(self, answer: Answer) -> Answer:
-        """Keep the answer for a repeated request, and return it."""
-        await idempotency.keep(self.connection, self.claim, answer, self.now)
-        self.is_answered = True
-        return answer
-
-
 class Repeated(msgspec.Struct, Generic[Answer], frozen=True):
     """The answer of the first of several equal requests. There is nothing to change."""
 
     first_answer: Answer
+
+
+@dataclass(eq=False)
+class FirstRequest(Generic[Answer]):
+    """The first of several equal requests. The block ends with `answer`."""
+
+    given: Answer | None = None
+
+    def answer(self, answer: Answer) -> Answer:
+        """Answer with this, and keep it for repeated requests when the block ends."""
+        self.given = answer
+        return answer
+
+
+@asynccontextmanager
+async def answered_once(
+    connection: Connection, claim: Claim | None, kind: type[Answer], now: datetime
+) -> AsyncIterator[FirstRequest[Answer] | Repeated[Answer]]:
+    """Answer a request that may have an idempotency key, with an answer of this ``kind``: give the
+    answer of the request that it repeats, or else a first request that the block answers.
+
+    The answer is kept in the transaction of the block. For changes to a principal's tenant there is
+    `Changes.begin_once`. Raises the errors of idempotency.
+    """
+    repeated = await idempotency.begin(connection, claim, kind, now)
+    if repeated is not None:
+        yield Repeated(repeated)
+        return
+    request = FirstRequest[Answer]()
+    yield request
+    if request.given is None:
+        raise RuntimeError("a request that is answered once ends without its answer")
+    await idempotency.keep(connection, claim, request.given, now)
+
+
+@dataclass(eq=False)
+class AnsweredChange(CallersChange, Generic[Answer]):
+    """A change by a request that is answered once. The block ends with `answer`."""
+
+    request: FirstRequest[Answer]
+
+    def answer(self, answer: Answer) -> Answer:
+        """Answer with this, and keep it for repeated requests when the block ends."""
+        return self.request.answer(answer)
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,15 @@ class Changes:
     """Begins changes to the tenants of principals.
 
     Changes to one tenant run one after another. ``read_by_checks`` says that checks of requests
-    read what changes, such as keys and members: then each change is a `Database.change`.
+    read what changes, such as keys and members: then each change is a `Database.change`. Those that
+    ``are_use`` of what the tenant pays for are made to no suspended tenant, not even by the
+    operator.
     """
 
     database: Database
     clock: Clock
     read_by_checks: bool = True
+    are_use: bool = False
 
     @asynccontextmanager
     async def begin(
@@ -119,9 +125,9 @@ class Changes:
         the caller's next request would get.
         """
         async with self._transaction(principal.org_id) as connection:
-            found = await lock_and_reauthorize(connection, principal, scope, self.clock)
+            found = await self._lock(connection, principal, scope)
             tenant, caller, now = found
-            yield CallersChange(connection, tenant, author, now, caller)
+            yield CallersChange(connection, author, now, tenant, caller)
 
     @asynccontextmanager
     async def begin_once(
@@ -139,17 +145,16 @@ class Changes:
 
         Raises the errors of idempotency too.
         """
-        async with self._transaction(principal.org_id) as connection:
-            repeated = await idempotency.begin(connection, claim, kind, self.clock())
-            if repeated is not None:
-                yield Repeated(repeated)
+        async with (
+            self._transaction(principal.org_id) as connection,
+            answered_once(connection, claim, kind, self.clock()) as request,
+        ):
+            if isinstance(request, Repeated):
+                yield request
                 return
-            found = await lock_and_reauthorize(connection, principal, scope, self.clock)
+            found = await self._lock(connection, principal, scope)
             tenant, caller, now = found
-            change = AnsweredChange[Answer](connection, tenant, author, now, caller, claim)
-            yield change
-            if not change.is_answered:
-                raise RuntimeError("a change that is answered once ends without its answer")
+            yield AnsweredChange(connection, author, now, tenant, caller, request)
 
     @asynccontextmanager
     async def begin_in_tenant(
@@ -161,7 +166,18 @@ class Changes:
         """
         async with self._transaction(org_id) as connection:
             tenant = await get_tenant(connection, org_id, lock=True, even_ended=even_ended)
-            yield Change(connection, tenant, author, self.clock())
+            yield Change(connection, author, self.clock(), tenant)
+
+    async def _lock(
+        self, connection: Connection, principal: RequestPrincipal, scope: str
+    ) -> tuple[TenantRow, RequestPrincipal, datetime]:
+        return await lock_and_reauthorize(
+            connection,
+            principal,
+            scope,
+            self.clock,
+            is_use=self.are_use,
+        )
 
     def _transaction(self, org_id: str) -> AbstractAsyncContextManager[Connection]:
         scope = of_tenant(org_id)

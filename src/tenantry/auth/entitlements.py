@@ -9,21 +9,16 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tenantry.auth import entitlements_store as store
-from tenantry.auth.authentication import check_key, check_user
+from tenantry.auth.authentication import NO_ISSUER, check_key, check_user
 from tenantry.auth.authentication_store import UserAccessRow, UserQuery, find_user_access
-from tenantry.auth.entitlements_store import (
-    Addition,
-    ConsumptionKey,
-    FirstConsumption,
-    Locked,
-    MeteredUse,
-)
+from tenantry.auth.entitlements_store import ConsumptionKey, KeptConsumption, Locked
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
-from tenantry.db.connection import Connection, of_tenant
+from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database, Lane
-from tenantry.db.idempotency_store import Claim, check_body
+from tenantry.db.idempotency_store import Claim, KeptAnswer
 from tenantry.domain.entitlements import (
+    NO_BILLING,
     Consumed,
     Entitlement,
     Usage,
@@ -32,16 +27,23 @@ from tenantry.domain.entitlements import (
     consume,
     consumed_of,
     entitlement_of,
+    features_of,
     given_value,
     known_feature,
     limit_of,
     period_at,
 )
-from tenantry.domain.errors import DomainError, QuotaExceededError
+from tenantry.domain.errors import (
+    ConsumptionGivenBackError,
+    DomainError,
+    QuotaExceededError,
+    UnknownConsumptionError,
+)
 from tenantry.domain.features import Feature
 from tenantry.domain.permissions import Mode, PrincipalKind, RequestPrincipal
 from tenantry.domain.plans import Catalog
-from tenantry.domain.quota_notices import UseChange
+from tenantry.domain.quota_notices import MeteredUse, UseChange
+from tenantry.domain.quotas import Quota
 from tenantry.domain.telemetry import SILENT, Telemetry
 
 MOST_AT_ONCE: Final = 128
@@ -108,14 +110,27 @@ class EntitlementService:
         [entitlement] = await self._entitlements(principal, [known_feature(name, self._catalog)])
         return entitlement
 
+    async def quotas(self, principal: RequestPrincipal) -> list[Quota]:
+        """Return the metered features that the tenant has, in the order of the catalog."""
+        given = features_of(principal.access_phase, self._catalog)
+        metered = [
+            feature
+            for feature in self._catalog.features.values()
+            if feature.type == "metered" and feature.id in given
+        ]
+        usages = await self._usages(principal, metered) if metered else {}
+        return [
+            Quota(feature, limit_of(given[feature.id]), usages[feature.id]) for feature in metered
+        ]
+
     async def consume(
         self, principal: RequestPrincipal, name: str, amount: int, claim: Claim | None
     ) -> Consumed:
         """Consume some of a metered feature; the request of a ``claim`` is counted once.
 
         Raises `UnknownFeatureError`, `FeatureNotMeteredError`, `FeatureNotGrantedError`,
-        `QuotaExceededError` if less is left, `IdempotencyMismatchError`, and
-        `DatabaseUnavailableError`, after which it may be counted.
+        `QuotaExceededError` if less is left, `IdempotencyMismatchError`,
+        `ConsumptionGivenBackError`, and `DatabaseUnavailableError`, after which it may be counted.
         """
         feature = consumable_feature(name, self._catalog)
         value = given_value(feature, principal.access_phase, self._catalog)
@@ -126,6 +141,34 @@ class EntitlementService:
         except QuotaExceededError:
             self._telemetry.quota_exceeded(feature.id)
             raise
+
+    async def give_back(self, principal: RequestPrincipal, name: str, key: str) -> Consumed:
+        """Give back what the consumption with an idempotency key took, once, to the counter of its
+        own period; return the use in the present one. Repeated, it returns the first answer.
+
+        Raises `UnknownConsumptionError` if no consumption of the last 24 hours has the key, and
+        `DatabaseUnavailableError`, after which it may be given back.
+        """
+        feature = self._catalog.features.get(name)
+        if feature is None:
+            raise UnknownConsumptionError
+        use = MeteredUse(principal.org_id, principal.mode, name)
+        consumption_key = ConsumptionKey(*use, key)
+        now = self._clock()
+        # The API's role may change no counter.
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            found = await store.lock_and_find(connection, consumption_key, now)
+            if found is None:
+                raise UnknownConsumptionError
+            if found.given_back is not None:
+                return msgspec.json.decode(found.given_back, type=Consumed)
+            returned = [(use, found.period_start, found.taken)]
+            periods = await periods_of(connection, {use: feature}, now)
+            usages = await store.return_and_lock(connection, returned, periods)
+            limit = limit_of(features_of(principal.access_phase, self._catalog).get(name))
+            answer = consumed_of(usages[use], limit)
+            await store.mark_given_back(connection, consumption_key, msgspec.json.encode(answer))
+        return answer
 
     async def close(self) -> None:
         """Wait until what was begun is counted."""
@@ -168,9 +211,7 @@ class EntitlementService:
             decisions = _Decisions(locked, users, self._clock())
             answers = [decisions.decide(each) for each in batch]
             changes = list(decisions.changes())
-            for tell in self._tell:
-                await tell(connection, changes, now)
-            await store.add(connection, decisions.added(), decisions.consumed, now)
+            await write_use(connection, changes, self._tell, now, consumed=decisions.consumed)
         return answers
 
 
@@ -190,16 +231,34 @@ async def _find_users(
 
 
 def _user_of(principal: RequestPrincipal) -> UserQuery:
-    return UserQuery(principal.issuer or "", principal.id, principal.org_id)
+    return UserQuery(principal.issuer or NO_ISSUER, principal.id, principal.org_id)
 
 
 async def periods_of(
     connection: Connection, uses: Mapping[MeteredUse, Feature], now: datetime
 ) -> dict[MeteredUse, UsagePeriod]:
     """Return the current period of each use."""
-    tenants = {use.org_id for use, feature in uses.items() if feature.usage_period == "billing"}
-    billing = await store.billing_periods(connection, tenants, now) if tenants else {}
-    return {use: period_at(feature, now, billing.get(use.org_id)) for use, feature in uses.items()}
+    tenants = {use.org_id for use, feature in uses.items() if feature.usage_period != "month"}
+    billing = await store.billing_now(connection, tenants, now) if tenants else {}
+    return {
+        use: period_at(feature, now, billing.get(use.org_id, NO_BILLING))
+        for use, feature in uses.items()
+    }
+
+
+async def write_use(
+    connection: Connection,
+    changes: Sequence[UseChange],
+    tell: Sequence[TellUse],
+    now: datetime,
+    *,
+    consumed: Mapping[ConsumptionKey, KeptConsumption],
+) -> None:
+    """Report what a transaction changes of the use in live mode, write it, and commit."""
+    live = [change for change in changes if change.use.mode is Mode.LIVE]
+    for report in tell:
+        await report(connection, live, now)
+    await store.add(connection, changes, consumed, now)
 
 
 class _Decisions:
@@ -218,7 +277,7 @@ class _Decisions:
         self._usages = dict(locked.usages)
         self._last: dict[MeteredUse, Consumption] = {}
         self._first = locked.first
-        self.consumed: dict[ConsumptionKey, FirstConsumption] = {}
+        self.consumed: dict[ConsumptionKey, KeptConsumption] = {}
         """The first consumptions with a key."""
 
     def decide(self, each: Consumption) -> Consumed | Exception:
@@ -229,21 +288,11 @@ class _Decisions:
         except DomainError as error:
             return error
 
-    def added(self) -> list[Addition]:
-        """Return what the requests so far add to each counter."""
-        return [
-            (use, usage.period, usage.used - before.used)
-            for use, before in self._before.items()
-            if (usage := self._usages[use]) != before
-        ]
-
     def changes(self) -> Iterator[UseChange]:
-        """Yield what the requests so far change of the use in live mode."""
+        """Yield what the requests so far change of each use."""
         for use, last in self._last.items():
-            if use.mode is Mode.LIVE:
-                before, after = self._before[use], self._usages[use]
-                phase = last.principal.access_phase
-                yield UseChange(use.org_id, use.feature, before, after, last.limit, phase)
+            before, after = self._before[use], self._usages[use]
+            yield UseChange(use, before, after, last.limit, last.principal.access_phase)
 
     def _check_caller(self, principal: RequestPrincipal) -> None:
         """Raise the error of a caller that lost its access while the request waited (CONTRACT
@@ -261,15 +310,17 @@ class _Decisions:
         first = self._first.get(each.key) or self.consumed.get(each.key)
         if first is None:
             return None
-        check_body(each.claim, first.body_digest)
-        return msgspec.json.decode(first.answer, type=Consumed)
+        if first.given_back is not None:
+            raise ConsumptionGivenBackError
+        return first.answer.repeat(each.claim, Consumed)
 
     def _consume(self, each: Consumption) -> Consumed:
-        usage = consume(self._usages[each.use], each.limit, each.amount, each.feature.id)
+        before = self._usages[each.use]
+        usage = consume(before, each.limit, each.amount, each.feature.id)
         self._usages[each.use] = usage
         self._last[each.use] = each
         answer = consumed_of(usage, each.limit)
         if each.claim is not None and each.key is not None:
-            encoded = msgspec.json.encode(answer).decode()
-            self.consumed[each.key] = FirstConsumption(each.claim.body_digest, encoded)
+            kept, taken = KeptAnswer.of(each.claim, answer), usage.used - before.used
+            self.consumed[each.key] = KeptConsumption(kept, taken, usage.period.start)
         return answer

@@ -7,10 +7,12 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
+from tenantry.auth.authentication_store import KEY_NOW_COLUMNS, KeyNow
 from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import doc
 from tenantry.db.connection import Connection
 from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
+from tenantry.db.idempotency_store import KeptAnswer
 from tenantry.db.statements import (
     BIGINTS,
     BLOBS,
@@ -20,23 +22,12 @@ from tenantry.db.statements import (
     BoundStatement,
     Statement,
 )
-from tenantry.domain.entitlements import BillingPhase, Usage, UsagePeriod, billing_period_at
+from tenantry.domain.entitlements import BillingPhase, Usage, UsagePeriod, billing_phase_at
 from tenantry.domain.features import LARGEST_VALUE
 from tenantry.domain.permissions import Mode
+from tenantry.domain.quota_notices import MeteredUse, UseChange
 
 _billing_phases: Final = msgspec.json.Decoder(tuple[BillingPhase, ...])
-
-
-class MeteredUse(NamedTuple):
-    """The use of a feature by a tenant in a mode: what is locked, whatever the period."""
-
-    org_id: str
-    mode: Mode
-    feature: str
-
-
-Addition = tuple[MeteredUse, UsagePeriod, int]
-"""A number that is added to the counter of a use in a period, or taken from it."""
 
 
 class ConsumptionKey(NamedTuple):
@@ -50,27 +41,21 @@ class ConsumptionKey(NamedTuple):
     key: str
 
 
-class FirstConsumption(NamedTuple):
-    """The digest of the first request's body, and the JSON of its answer."""
+class KeptConsumption(NamedTuple):
+    """The first consumption with a key: its answer, and what the counter of a period has of it."""
 
-    body_digest: bytes
-    answer: str
-
-
-class KeyNow(NamedTuple):
-    """What may have changed of an API key, and of its tenant, while its request waited."""
-
-    revoked_at: datetime | None
-    expires_at: datetime | None
-    suspended: bool
-    deleted: bool
+    answer: KeptAnswer
+    taken: int
+    period_start: int
+    given_back: str | None = None
+    """The JSON of the answer to giving it back."""
 
 
 class Locked(NamedTuple):
     """What requests that consume are decided on."""
 
     usages: Mapping[MeteredUse, Usage]
-    first: Mapping[ConsumptionKey, FirstConsumption]
+    first: Mapping[ConsumptionKey, KeptConsumption]
     callers: Mapping[str, KeyNow]
     """API keys by their ids."""
 
@@ -97,12 +82,12 @@ SELECT pg_advisory_xact_lock(hashtextextended(concat_ws(' ', 'usage of', org_id,
     TEXTS,
 )
 _READ_KEYS: Final = Statement(
-    """
-SELECT k.id, k.revoked_at, k.expires_at, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL
+    f"""
+SELECT k.id, {KEY_NOW_COLUMNS}
   FROM unnest($1) AS a (id)
   JOIN api_keys k USING (id)
   JOIN tenants t ON t.id = k.org_id
-""",
+""",  # noqa: S608  # our own columns
     TEXTS,
 )
 _READ: Final = Statement(
@@ -168,7 +153,7 @@ _BILLING_PERIODS: Final = Statement(
 )
 _FIND_KEYS: Final = Statement(
     """
-SELECT org_id, mode, feature, key, body_digest, answer::text
+SELECT org_id, mode, feature, key, body_digest, answer::text, taken, period_start, given_back::text
   FROM unnest($1, $2, $3, $4) AS a (org_id, mode, feature, key)
   JOIN consumption_keys USING (org_id, mode, feature, key)
  WHERE created_at > $5
@@ -181,11 +166,13 @@ SELECT org_id, mode, feature, key, body_digest, answer::text
 )
 _KEEP_KEYS: Final = Statement(
     """
-INSERT INTO consumption_keys (org_id, mode, feature, key, body_digest, answer, created_at)
-SELECT org_id, mode, feature, key, body_digest, answer, $7
-  FROM unnest($1, $2, $3, $4, $5, $6) AS a (org_id, mode, feature, key, body_digest, answer)
+INSERT INTO consumption_keys (org_id, mode, feature, key, body_digest, answer, taken, period_start, created_at)
+SELECT org_id, mode, feature, key, body_digest, answer, taken, period_start, $9
+  FROM unnest($1, $2, $3, $4, $5, $6, $7, $8)
+    AS a (org_id, mode, feature, key, body_digest, answer, taken, period_start)
 ON CONFLICT (org_id, feature, mode, key) DO UPDATE
-   SET body_digest = excluded.body_digest, answer = excluded.answer, created_at = excluded.created_at
+   SET body_digest = excluded.body_digest, answer = excluded.answer, created_at = excluded.created_at,
+       taken = excluded.taken, period_start = excluded.period_start, given_back = NULL
 """,
     TEXTS,
     TEXTS,
@@ -193,7 +180,22 @@ ON CONFLICT (org_id, feature, mode, key) DO UPDATE
     TEXTS,
     BLOBS,
     JSONS,
+    BIGINTS,
+    BIGINTS,
     MOMENT,
+)
+_MARK_GIVEN_BACK: Final = Statement(
+    """
+UPDATE consumption_keys k
+   SET given_back = a.answer
+  FROM unnest($1, $2, $3, $4, $5) AS a (org_id, mode, feature, key, answer)
+ WHERE k.org_id = a.org_id AND k.mode = a.mode AND k.feature = a.feature AND k.key = a.key
+""",
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    JSONS,
 )
 _READ_ALL: Final = """
 SELECT feature, mode, period_start, period_end, used FROM usage_counters WHERE org_id = %s
@@ -201,16 +203,15 @@ SELECT feature, mode, period_start, period_end, used FROM usage_counters WHERE o
 """
 
 
-async def billing_periods(
+async def billing_now(
     connection: Connection, org_ids: Iterable[str], now: datetime
-) -> dict[str, UsagePeriod]:
-    """Read the billing periods of these tenants, as the provider last reported them; tenants
-    without one at ``now`` are left out.
+) -> dict[str, BillingPhase]:
+    """Read the billing periods and months of these tenants at ``now``, as the provider last
+    reported them; tenants that never had one are left out.
     """
     [rows] = await connection.run_batch(_BILLING_PERIODS(sorted(org_ids)))
     second = now.timestamp()
-    found = {id_: billing_period_at(_billing_phases.decode(stored), second) for id_, stored in rows}
-    return {org_id: period for org_id, period in found.items() if period is not None}
+    return {id_: billing_phase_at(_billing_phases.decode(stored), second) for id_, stored in rows}
 
 
 async def read(
@@ -240,24 +241,35 @@ async def lock_and_read(
         *_read(periods),
         *_FIND_KEYS.for_rows(sorted(keys), now - IDEMPOTENCY_KEPT),
     )
-    found = chain.from_iterable(first)
-    consumed = {ConsumptionKey(*row[:4]): FirstConsumption(*row[4:]) for row in found}
     return Locked(
         _usages(rows, periods),
-        consumed,
+        _consumptions(chain.from_iterable(first)),
         {key_id: KeyNow(*row) for key_id, *row in found_callers},
     )
 
 
+async def lock_and_find(
+    connection: Connection, key: ConsumptionKey, now: datetime
+) -> KeptConsumption | None:
+    """Find the first consumption with a key. Until the transaction ends, others wait to change the
+    counters of its use.
+    """
+    _, rows = await connection.run_batch(
+        _LOCK(*zip(key[:-1], strict=True)), *_FIND_KEYS.for_rows([key], now - IDEMPOTENCY_KEPT)
+    )
+    return _consumptions(rows).get(key)
+
+
 async def return_and_lock(
     connection: Connection,
-    returned: Sequence[Addition],
+    returned: Sequence[tuple[MeteredUse, int, int]],
     periods: Mapping[MeteredUse, UsagePeriod],
 ) -> dict[MeteredUse, Usage]:
-    """Take what is ``returned`` from its counters, and read those of these uses in their periods.
-    Until the transaction ends, others wait to change them.
+    """Take what is ``returned`` from its counters, each a use, the start of its period and a
+    number, and read those of these uses in their periods. Until the transaction ends, others wait
+    to change them.
     """
-    numbers = [(*use, period.start, number) for use, period, number in returned]
+    numbers = [(*use, start, number) for use, start, number in returned]
     uses = sorted({*periods, *(use for use, _, _ in returned)})
     results = await connection.run_batch(
         _LOCK(*zip(*uses, strict=True)),
@@ -281,18 +293,30 @@ async def mark_reached(
 
 async def add(
     connection: Connection,
-    added: Iterable[Addition],
-    first: Mapping[ConsumptionKey, FirstConsumption],
+    changes: Iterable[UseChange],
+    first: Mapping[ConsumptionKey, KeptConsumption],
     now: datetime,
 ) -> None:
-    """Add numbers to counters, keep first consumptions with a key, and commit."""
-    counters = [(*use, *period, number) for use, period, number in added]
-    keys = [(*key, each.body_digest, each.answer.encode()) for key, each in first.items()]
+    """Add to the counters what changes, keep first consumptions with a key, and commit."""
+    counters = [
+        (*use, *after.period, after.used - before.used)
+        for use, before, after, _, _ in changes
+        if after != before
+    ]
+    keys = [
+        (*key, kept.body_digest, kept.answer.encode(), taken, start)
+        for key, (kept, taken, start, _) in first.items()
+    ]
     await connection.run_batch(
         *_ADD.for_rows(counters),
         *_KEEP_KEYS.for_rows(keys, now),
         commit=True,
     )
+
+
+async def mark_given_back(connection: Connection, key: ConsumptionKey, answer: bytes) -> None:
+    """Keep the answer, as JSON, to giving back the consumption with a key."""
+    await connection.run_batch(*_MARK_GIVEN_BACK.for_rows([(*key, answer)]))
 
 
 async def read_all(connection: Connection, org_id: str) -> list[UsageRecord]:
@@ -306,6 +330,12 @@ async def read_all(connection: Connection, org_id: str) -> list[UsageRecord]:
 
 def _read(periods: Mapping[MeteredUse, UsagePeriod]) -> list[BoundStatement]:
     return _READ.for_rows([(*use, period.start) for use, period in periods.items()])
+
+
+def _consumptions(rows: Iterable[Sequence[Any]]) -> dict[ConsumptionKey, KeptConsumption]:
+    return {
+        ConsumptionKey(*row[:4]): KeptConsumption(KeptAnswer(*row[4:6]), *row[6:]) for row in rows
+    }
 
 
 def _usages(

@@ -1,20 +1,18 @@
 """Import API keys that another system made, by their hashes."""
 
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store
-from tenantry.auth.api_keys import OPERATOR, normalize
+from tenantry.auth.api_keys import check_terms, key_of
 from tenantry.auth.api_keys_store import ImportHolder
 from tenantry.auth.changes import Changes
 from tenantry.common.clock import Clock
-from tenantry.common.encoding import doc, new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import get_tenant
@@ -24,58 +22,14 @@ from tenantry.domain.errors import NotFoundError, ValidationError
 from tenantry.domain.imported_keys import (
     HashAlgorithm,
     check_shown_parts,
+    hashed_part,
     read_algorithm,
     read_digest,
 )
-from tenantry.domain.key_metadata import check_key_metadata
-from tenantry.domain.names import check_name
-from tenantry.domain.permissions import AccessLevel, Mode
+from tenantry.domain.key_addresses import NO_PROXIES, TrustedProxies
+from tenantry.domain.key_import import ApiKeyToImport, ImportedKey, ImportStatus
+from tenantry.domain.permissions import OPERATOR
 from tenantry.domain.tenants import is_tenant_id
-
-
-class KeyToImport(msgspec.Struct, frozen=True):
-    """A key of another system; ``digest`` is its hash as text."""
-
-    digest: str
-    name: str
-    scopes: tuple[str, ...] = ()
-    access_level: AccessLevel | None = None
-    mode: Mode = Mode.LIVE
-    expires_at: datetime | None = None
-    created_at: datetime | None = None
-    external_id: str | None = None
-    metadata: dict[str, str] | None = None
-    start: str = ""
-    last4: str = ""
-
-
-class ImportStatus(StrEnum):
-    CREATED = "created"
-    EXISTS = "exists"
-    """The tenant has an imported key with this external id, or without one with this hash."""
-    DIGEST_TAKEN = "digest_taken"
-    """Another key was imported with this hash."""
-
-
-class ImportedKey(msgspec.Struct, frozen=True, rename="camel"):
-    """The result for one key of an import."""
-
-    external_id: Annotated[str | None, doc("The `externalId` that was sent.", "cus_4711")]
-    id: Annotated[
-        str,
-        doc(
-            "The id of the new key, or of the key that was there before.",
-            "key_01975c3a51c2a1b3c5d7e9f10213a5b7",
-        ),
-    ]
-    status: Annotated[
-        ImportStatus,
-        doc(
-            "`exists`: the tenant's key with this `externalId` was imported before, and is unchanged. "
-            "`digest_taken`: another key, of any tenant, was imported with this hash.",
-            "created",
-        ),
-    ]
 
 
 class _CheckedKey(NamedTuple):
@@ -118,14 +72,19 @@ class _Holders:
 
 @dataclass(frozen=True)
 class KeyImportService:
-    """Imports keys for the operator. The first of ``peppers`` is the newest."""
+    """Imports keys for the operator. The first of ``peppers`` is the newest. ``pattern`` is that of
+    imported keys, where it is set.
+    """
 
     database: Database
     peppers: Sequence[Pepper]
     clock: Clock
+    pattern: re.Pattern[bytes] | None = None
+    proxies: TrustedProxies = NO_PROXIES
+    """The trusted ones, from which no key may be used."""
 
     async def import_keys(
-        self, author: Author, org_id: str, algorithm: str, keys: Sequence[KeyToImport]
+        self, author: Author, org_id: str, algorithm: str, keys: Sequence[ApiKeyToImport]
     ) -> list[ImportedKey]:
         """Import keys into a tenant, also a suspended one: all of them, or none if there is a
         fault.
@@ -145,15 +104,10 @@ class KeyImportService:
             connection = change.connection
             holders = await _find_holders(connection, org_id, wanted)
             new = {key.digests[0]: key.record for key in wanted if holders.find(key) is None}
-            created = await api_keys_store.insert_imported(
-                connection,
-                org_id,
-                hashed_by,
-                new,
-                self.peppers[0].id,
-            )
+            pepper_id = self.peppers[0].id
+            created = await api_keys_store.insert(connection, new, pepper_id, hashed_by)
             records = {key.id: key for key in new.values() if key.id in created}
-            await audit.record_new(connection, author, Action.KEY_IMPORTED, org_id, records, now)
+            await change.record_new(Action.KEY_IMPORTED, records)
             if len(created) < len(new):  # another tenant's import was faster
                 holders = await _find_holders(connection, org_id, wanted)
         return [
@@ -164,7 +118,7 @@ class KeyImportService:
         ]
 
     async def preview(
-        self, org_id: str, algorithm: str, keys: Sequence[KeyToImport]
+        self, org_id: str, algorithm: str, keys: Sequence[ApiKeyToImport]
     ) -> list[ImportStatus]:
         """Return what an import would do with each key, and write nothing. Raises as
         `import_keys`.
@@ -180,7 +134,7 @@ class KeyImportService:
         ]
 
     def _check_all(
-        self, org_id: str, algorithm: HashAlgorithm, keys: Sequence[KeyToImport], now: datetime
+        self, org_id: str, algorithm: HashAlgorithm, keys: Sequence[ApiKeyToImport], now: datetime
     ) -> list[_CheckedKey]:
         """Check keys, each and among one another. Raises `ValidationError`."""
         checked = list[_CheckedKey]()
@@ -190,8 +144,9 @@ class KeyImportService:
         for position, key in enumerate(keys):
             try:
                 value = read_digest(algorithm, key.digest)
+                check_terms(key, self.proxies)
                 record = _record(org_id, algorithm, key, now)
-                _check_no_secret(algorithm, value, key)
+                self._check_no_secret(algorithm, value, key)
                 _check_unique("digest", value, hashes, position)
                 _check_unique("externalId", key.external_id, external_ids, position)
             except ValidationError as error:
@@ -202,6 +157,18 @@ class KeyImportService:
         if faults:
             raise ValidationError(*faults)
         return checked
+
+    def _check_no_secret(self, algorithm: HashAlgorithm, value: bytes, key: ApiKeyToImport) -> None:
+        """Raise `ValidationError` for a key that is, in plain text, another field of itself; also
+        for the part of it that is hashed.
+        """
+        for location, texts in _stored_texts(key).items():
+            given = [text.encode() for text in texts]
+            parts = (
+                [] if self.pattern is None else [hashed_part(self.pattern, text) for text in given]
+            )
+            if any(algorithm.hash(text) == value for text in (*given, *filter(None, parts))):
+                raise ValidationError((location, "is the key itself: never store a secret here"))
 
 
 async def _find_holders(
@@ -214,41 +181,25 @@ async def _find_holders(
     return _Holders(org_id, found)
 
 
-def _record(org_id: str, algorithm: HashAlgorithm, key: KeyToImport, now: datetime) -> ApiKey:
-    """Return the record of a key. Raises `ValidationError`."""
-    check_name(key.name)
-    check_key_metadata(key.external_id, key.metadata)
+def _record(org_id: str, algorithm: HashAlgorithm, key: ApiKeyToImport, now: datetime) -> ApiKey:
+    """Return the record of a key with valid terms. Raises `ValidationError`."""
     _check_no_hash(key)
     check_shown_parts(key.start, key.last4)
-    scopes, level = normalize(key.scopes, key.access_level)
     created_at = _in_utc("createdAt", key.created_at) or now
     if created_at > now:
         raise ValidationError(("createdAt", "must not be in the future"))
     expires_at = _in_utc("expiresAt", key.expires_at)
-    return ApiKey(
-        id=new_id("key"),
-        org_id=org_id,
-        name=key.name,
-        scopes=scopes,
-        access_level=level,
-        mode=key.mode,
+    return msgspec.structs.replace(
+        key_of(key, org_id, OPERATOR, created_at),
         expires_at=expires_at,
         status=status_at(now, None, expires_at),
         start=key.start,
         last4=key.last4,
-        created_at=created_at,
-        created_by=OPERATOR,
-        last_used_at=None,
-        revoked_at=None,
-        rotated_from=None,
-        superseded_by=None,
-        external_id=key.external_id,
-        metadata=key.metadata or {},
         imported_as=algorithm,
     )
 
 
-def _check_no_hash(key: KeyToImport) -> None:
+def _check_no_hash(key: ApiKeyToImport) -> None:
     """Raise `ValidationError` for a key whose other fields have its hash, which is stored under the
     pepper alone. Some systems make it a part of the key's id.
     """
@@ -258,14 +209,7 @@ def _check_no_hash(key: KeyToImport) -> None:
             raise ValidationError((location, "contains the hash: leave it out"))
 
 
-def _check_no_secret(algorithm: HashAlgorithm, value: bytes, key: KeyToImport) -> None:
-    """Raise `ValidationError` for a key that is, in plain text, another field of itself."""
-    for location, texts in _stored_texts(key).items():
-        if any(algorithm.hash(text.encode()) == value for text in texts):
-            raise ValidationError((location, "is the key itself: never store a secret here"))
-
-
-def _stored_texts(key: KeyToImport) -> dict[str, tuple[str, ...]]:
+def _stored_texts(key: ApiKeyToImport) -> dict[str, tuple[str, ...]]:
     """Return the texts of a key that are stored as they are, by their fields."""
     metadata = key.metadata or {}
     return {

@@ -4,18 +4,18 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from tenantry.auth.api_keys import find_and_lock, save
+from tenantry.auth.api_keys import find_key, save
 from tenantry.auth.authentication_store import KeyQuery, find_keys
 from tenantry.auth.changes import Change
 from tenantry.auth.credentials import CredentialFinder
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import doc
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
-from tenantry.db.database import Database
+from tenantry.db.database import Database, few_at_once
 from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import get_tenant
 from tenantry.domain import api_keys as rules
@@ -29,12 +29,6 @@ from tenantry.domain.api_keys import (
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.owner_mails import KeyLeakedData
 from tenantry.domain.telemetry import SILENT, Telemetry
-from tenantry.notifications.mail_delivery import notify
-
-_REPORTS_AT_ONCE: Final = 2
-"""Reports need no credential. However many arrive, most database connections stay free for other
-requests.
-"""
 
 
 class EndedKey(msgspec.Struct, frozen=True, rename="camel"):
@@ -57,9 +51,7 @@ class LeakReportService:
     clock: Clock
     telemetry: Telemetry = SILENT
     credentials: CredentialFinder = field(default_factory=CredentialFinder)
-    turn: asyncio.Semaphore = field(
-        default_factory=lambda: asyncio.Semaphore(_REPORTS_AT_ONCE), init=False
-    )
+    turn: asyncio.Semaphore = field(default_factory=few_at_once, init=False)
 
     async def report(self, author: Author, secret: str) -> EndedKey:
         """Revoke the key with this secret, and mail its tenant's owner if the key was active.
@@ -86,8 +78,8 @@ class LeakReportService:
                 return EndedKey(found.id, "revoked", found.revoked_at)
             async with connection.within(of_tenant(found.org_id)):
                 tenant = await get_tenant(connection, found.org_id, lock=True, even_ended=True)
-                change = Change(connection, tenant, author, now)
-                key = await find_and_lock(change, found.id, test_only=False)
+                change = Change(connection, author, now, tenant)
+                key = await find_key(change, found.id, test_only=False)
                 if key.revoked_at is not None:
                     return EndedKey(key.id, "revoked", key.revoked_at)
                 revoked = rules.revoked(key, now)
@@ -102,5 +94,4 @@ class LeakReportService:
         notice = KeyLeakedData(
             key.id, key.name, key.start, key.last4, change.now, change.author.address
         )
-        address = change.tenant.owner_address
-        await notify(change.connection, self.outbox, key.org_id, address, notice, change.now)
+        await change.mails(self.outbox).notify(change.tenant.owner_address, notice)

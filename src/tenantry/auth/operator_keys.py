@@ -5,14 +5,16 @@ revocation.
 from dataclasses import dataclass
 
 from tenantry.auth import api_keys_store
-from tenantry.auth.api_keys import ApiKeyService, operator_principal
-from tenantry.auth.api_keys_store import ImportedKeyCounts, KeyFilter
+from tenantry.auth.api_keys import ApiKeyService
+from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.pagination import Page, window_after
 from tenantry.db.tenants_store import get_tenant
 from tenantry.domain.api_keys import ApiKey, KeyFormat, KeyState
 from tenantry.domain.audit import Author
 from tenantry.domain.errors import NotFoundError, ValidationError
+from tenantry.domain.key_import import ImportedKeyCounts
+from tenantry.domain.permissions import operator_principal
 
 
 @dataclass(frozen=True)

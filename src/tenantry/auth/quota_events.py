@@ -1,24 +1,23 @@
 """Publishing quotas that are used up."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from tenantry.auth import entitlements_store as store
-from tenantry.auth.entitlements_store import MeteredUse
 from tenantry.db.connection import Connection
 from tenantry.domain.entitlements import Entitlement, entitlement_of
 from tenantry.domain.outbound_events import EventType, NewEvent
-from tenantry.domain.permissions import Mode
 from tenantry.domain.plans import Catalog
 from tenantry.domain.quota_notices import UseChange
 from tenantry.outbound.publishing import publish
 
 
+@dataclass(frozen=True)
 class QuotaEvents:
     """Publishes used quotas in the transaction that reaches the limit."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+    catalog: Catalog
 
     async def publish(
         self, connection: Connection, changes: Sequence[UseChange], now: datetime
@@ -27,7 +26,7 @@ class QuotaEvents:
 
         The changes are of live mode, and the transaction has locked the counters.
         """
-        reached = {_use_of(change): change for change in changes if change.reaches_limit}
+        reached = {change.use: change for change in changes if change.reaches_limit}
         if not reached:
             return
         periods = {use: change.after.period for use, change in reached.items()}
@@ -39,9 +38,5 @@ class QuotaEvents:
         await publish(connection, events, now)
 
     def _entitlement(self, change: UseChange) -> Entitlement:
-        feature = self._catalog.features[change.feature]
-        return entitlement_of(feature, change.phase, self._catalog, change.after)
-
-
-def _use_of(change: UseChange) -> MeteredUse:
-    return MeteredUse(change.org_id, Mode.LIVE, change.feature)
+        feature = self.catalog.features[change.use.feature]
+        return entitlement_of(feature, change.phase, self.catalog, change.after)

@@ -7,7 +7,8 @@ from typing import Final
 
 from tenantry.db.connection import Connection
 from tenantry.db.statements import BIGINT, BIGINTS, TEXTS, Statement
-from tenantry.domain.rate_limits import SLOTS, ShareGrant, ShareRequest
+from tenantry.domain.rate_limits import SLOTS, RateSubject
+from tenantry.domain.shares import ShareGrant, ShareRequest
 
 SESSION: Final = {"synchronous_commit": "off"}
 """Session settings: a crash may lose counts anyway."""
@@ -108,18 +109,38 @@ _COUNT: Final = (
 
 
 async def take(
-    connection: Connection, requests: Sequence[ShareRequest], now: int, seconds: int = 1
+    connection: Connection,
+    requests: Sequence[ShareRequest[RateSubject]],
+    now: int,
+    seconds: int = 1,
 ) -> dict[str, ShareGrant]:
     """Grant requests for the second ``now``, or for several ``seconds`` of which they count in the
-    last one, and commit; return the grants by subject. Each subject occurs once.
+    last one, and commit; return the grants by the names of the subjects. Each occurs once.
 
-    Other requests for these subjects wait meanwhile.
+    A subject within which another one is counted is asked for as many fewer as that one cannot
+    grant. Other requests for these subjects wait meanwhile.
     """
-    columns = [*zip(*sorted(requests), strict=True)]
+    last = now + seconds - 1
+    columns = [*zip(*sorted(map(_row_of, requests)), strict=True)]
     _, rows = await connection.run_batch(
-        LOCK_SUBJECTS(columns[0]), TAKE(*columns, now, SLOTS, now + seconds - 1), commit=True
+        LOCK_SUBJECTS(columns[0]), TAKE(*columns, now, SLOTS, last), commit=True
     )
-    return {row[0]: ShareGrant(*row[1:]) for row in rows}
+    return {
+        name: ShareGrant(number, total, last, last, frees_at + SLOTS)
+        for name, number, total, frees_at in rows
+    }
+
+
+def _row_of(request: ShareRequest[RateSubject]) -> tuple[str | int, ...]:
+    return (
+        request.subject.name,
+        request.limit,
+        request.wanted,
+        request.counted_in,
+        request.unused,
+        request.missing,
+        request.subject.within,
+    )
 
 
 async def count_requests(connection: Connection, subject: str, since: int) -> int:

@@ -22,8 +22,7 @@ _LONGEST_DELAY: Final = 2.0
 THROTTLED: Final = (
     errors.MissingCredentialError,
     errors.InvalidCredentialError,
-    errors.ApiKeyRevokedError,
-    errors.ApiKeyExpiredError,
+    *errors.KEY_REFUSALS,
     errors.TokenExpiredError,
 )
 """The rejections of credentials."""

@@ -75,11 +75,13 @@ class SessionService:
         address: str | None,
         agent: str | None,
         before: str | None,
+        authenticated_at: datetime | None = None,
     ) -> str:
         """Start a session after a sign-in; return the token for the cookie, which is stored
         nowhere.
 
-        ``before`` is the browser's former token, which ends.
+        ``before`` is the browser's former token, which ends. ``authenticated_at`` is when the
+        provider authenticated the user, if it said so.
         """
         random = secrets.token_bytes(rules.RANDOM_BYTES)
         now = self.clock()
@@ -95,6 +97,7 @@ class SessionService:
             proved_at=now,
             started_at=now,
             used_at=now,
+            authenticated_at=authenticated_at,
         )
         old = None if before is None else self.secret.digest(before)
         async with self.database.transaction(OF_PEOPLE) as connection:

@@ -20,16 +20,19 @@ be used twice.
 _MAX_INVITATIONS: Final = 100
 _INSERT: Final = """
 INSERT INTO dashboard_sessions
-       (digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+       (digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at,
+        authenticated_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
 _FIND: Final = """
-SELECT digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at
+SELECT digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at,
+       authenticated_at
   FROM dashboard_sessions
  WHERE digest = %s
 """
 _OF_USER: Final = """
-SELECT digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at
+SELECT digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at,
+       authenticated_at
   FROM dashboard_sessions
  WHERE issuer = %s AND subject = %s AND started_at > %s
  ORDER BY used_at DESC
@@ -128,7 +131,8 @@ async def delete_all(connection: Connection) -> int:
 
 # The tenant of the token's claim counts before its invitation is accepted; for a claimed owner also
 # after a removal that does not bind owners.
-_TENANTS_OF_USER: Final = """
+# Suspended tenants come last, because the dashboard opens the first one.
+_FEW: Final = """
 WITH own AS (
     SELECT t.id, t.name, t.suspended_at IS NOT NULL AS suspended, t.time_zone,
            m.id AS membership_id, m.role
@@ -143,24 +147,35 @@ WITH own AS (
      WHERE t.id = %(claimed)s AND t.deleted_at IS NULL
        AND CASE WHEN m.removed_at IS NULL THEN coalesce(m.invited, true)
                 ELSE %(owner)s AND NOT m.binds_owner END)
-"""  # our own
-# Suspended tenants come last, because the dashboard opens the first one.
-_FEW: Final = f"""{_TENANTS_OF_USER}
 SELECT id, name, suspended, time_zone, total
   FROM (SELECT *, count(*) OVER () AS total
           FROM own
          ORDER BY coalesce(array_position(%(first)s::text[], id), 4), suspended, lower(name), id
          LIMIT %(most)s) few
  ORDER BY lower(name), id
-"""  # noqa: S608  # our own
-_SEARCHED: Final = f"""{_TENANTS_OF_USER}
+"""
+_SEARCHED: Final = """
+WITH own AS (
+    SELECT t.id, t.name, t.suspended_at IS NOT NULL AS suspended, t.time_zone,
+           m.id AS membership_id, m.role
+      FROM memberships m JOIN tenants t ON t.id = m.tenant_id
+     WHERE m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.removed_at IS NULL AND NOT m.invited
+       AND t.deleted_at IS NULL
+     UNION ALL
+    SELECT t.id, t.name, t.suspended_at IS NOT NULL, t.time_zone,
+           CASE WHEN m.removed_at IS NULL THEN m.id END, CASE WHEN m.removed_at IS NULL THEN m.role END
+      FROM tenants t
+      LEFT JOIN memberships m ON m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.tenant_id = t.id
+     WHERE t.id = %(claimed)s AND t.deleted_at IS NULL
+       AND CASE WHEN m.removed_at IS NULL THEN coalesce(m.invited, true)
+                ELSE %(owner)s AND NOT m.binds_owner END)
 SELECT id, name, suspended, time_zone, membership_id, role
   FROM own
  WHERE (position(lower(%(text)s) IN lower(name)) > 0 OR id = %(text)s)
    AND (%(after)s::text IS NULL OR (lower(name), id) > (SELECT lower(name), id FROM own WHERE id = %(after)s))
  ORDER BY lower(name), id
  LIMIT %(most)s
-"""  # noqa: S608  # our own
+"""
 
 
 async def tenants_of_user(

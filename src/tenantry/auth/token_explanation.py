@@ -189,12 +189,14 @@ def _describe(claims: Claims, organization: str | None, rows: Sequence[UserAcces
 def _state_of(row: UserAccessRow) -> str:
     if row.deleted:
         return "ended"
-    return "suspended" if row.suspended else f"plan {row.plan}"
+    return "suspended" if row.suspension is not None else f"plan {row.plan}"
 
 
 def _membership_of(row: UserAccessRow) -> str:
     if row.removed:
         return "the user was removed"
+    if row.role is None and row.rejects_erased:
+        return "no membership: the claims count, unless a removed member whose data was erased has these ids"
     if row.role is None:
         return "no membership: the claims count"
     return f"the user is {'invited as ' if row.invited else ''}{row.role}"

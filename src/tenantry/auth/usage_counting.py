@@ -1,26 +1,25 @@
-"""Count requests in this process, and write the counts to the database once a minute."""
+"""Count requests in this process, and write the counts to the database once a minute; the first
+ones after an idle minute at once, for whoever looks for their first request.
+"""
 
 import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import uuid4
-
-import psycopg
 
 from tenantry.auth import usage_store as store
 from tenantry.auth.usage_store import CountedRequests
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.telemetry import SILENT, Telemetry
 from tenantry.domain.usage import RequestOutcome, UsageInterval, UsageSubject
 
-INTERVAL: Final = 60.0
-"""Seconds between writes: a process that is killed loses at most the counts of this time."""
+INTERVAL: Final = timedelta(seconds=60)
+"""Between writes: a process that is killed loses at most the counts of this time."""
 _MOST_AT_ONCE: Final = 1000
 
 logger = logging.getLogger(__name__)
@@ -37,7 +36,8 @@ class _Batch(NamedTuple):
 
 
 class UsageCounter:
-    """Counts requests by tenant, API key and outcome. `run` writes the counts, `close` the last.
+    """Counts requests by tenant, API key and outcome. A loop calls `write_if_due`, and at its end
+    `close`.
 
     Not for use by several threads. It needs no bound: while the database is away, no credential
     can be checked, and so nothing is counted.
@@ -52,6 +52,9 @@ class UsageCounter:
         self._counts = defaultdict[tuple[UsageSubject, RequestOutcome], int](int)
         self._hour = UsageInterval.HOUR.begin(clock())
         self._complete_until = clock()
+        self._next_write = clock()
+        self._is_idle = True
+        """Whether the last write had no counts."""
         self._last_batch = 0
         self._unwritten = deque[_Batch]()
         self._writing = asyncio.Lock()
@@ -66,40 +69,45 @@ class UsageCounter:
         """Count a request, in the hour that has begun by the last `write`."""
         self._counts[subject, outcome] += 1
 
-    async def run(self) -> None:
-        """Write every `INTERVAL` seconds, and at the end of each hour, until canceled."""
-        while True:
+    def pause(self) -> float:
+        """Return the seconds until the next `write_if_due`, so short that a first request is seen:
+        counting one tells nobody.
+        """
+        left = (self._next_write - self._clock()).total_seconds()
+        return max(0.0, min(self._database.timeouts.usage, left))
+
+    async def write_if_due(self) -> None:
+        """Write the counts if a minute has passed, the hour has ended, or these are the first ones
+        after an idle minute. Raises as `write`.
+        """
+        left = self._next_write - self._clock()
+        is_late = not timedelta(0) < left <= INTERVAL  # a clock may also be set back
+        if is_late or (self._is_idle and self._counts):
             await self.write()
-            now = self._clock()
-            left = UsageInterval.HOUR.begin(now) + UsageInterval.HOUR.length - now
-            await asyncio.sleep(min(INTERVAL, left.total_seconds()))
 
     async def write(self) -> None:
-        """Write the counts. Keep them for the next time while the database does not accept them."""
+        """Write the counts. What the database does not accept is kept for the next time.
+
+        Raises `DatabaseUnavailableError` and `psycopg.Error`.
+        """
         async with self._writing:
             self._collect()
-            try:
-                while self._unwritten:
-                    await self._write_batch(self._unwritten[0])
-                    self._telemetry.usage_written(
-                        sum([count.number for count in self._unwritten[0].counts])
-                    )
-                    self._unwritten.popleft()
-            except (DatabaseUnavailableError, psycopg.Error) as error:
-                reason = type(error.__cause__ or error).__name__
-                logger.info("the usage of %d requests is written later: %s", self.waiting, reason)
+            while self._unwritten:
+                await self._write_batch(self._unwritten[0])
+                self._telemetry.usage_written(
+                    sum([count.number for count in self._unwritten[0].counts])
+                )
+                self._unwritten.popleft()
 
     async def close(self) -> None:
-        """Write the last counts."""
-        await self.write()
-        if self._unwritten:
-            logger.warning("the usage of %d requests is lost", self.waiting)
-            return
+        """Write the last counts. Raises as `write`."""
         try:
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
-                await store.forget_writer(connection, self._writer)
-        except (DatabaseUnavailableError, psycopg.Error) as error:
-            logger.info("a row of usage_writers stays for a day: %s", error.__cause__ or error)
+            await self.write()
+        finally:
+            if self._unwritten:
+                logger.warning("the usage of %d requests is lost", self.waiting)
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            await store.forget_writer(connection, self._writer)
 
     def _collect(self) -> None:
         """Make batches of the counts so far, and begin new ones in the present hour."""
@@ -114,8 +122,15 @@ class UsageCounter:
                 self._add_batch(part)
             self._complete_until = self._clock()
             self._add_batch(last)
+        self._is_idle = not rows
         self._counts.clear()
-        self._hour = UsageInterval.HOUR.begin(self._clock())
+        self._begin_hour()
+
+    def _begin_hour(self) -> None:
+        """Count in the present hour, whose counts are written at its end at the latest."""
+        now = self._clock()
+        self._hour = UsageInterval.HOUR.begin(now)
+        self._next_write = min(now + INTERVAL, self._hour + UsageInterval.HOUR.length)
 
     def _add_batch(self, counts: Sequence[CountedRequests]) -> None:
         self._last_batch += 1

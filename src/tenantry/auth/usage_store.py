@@ -3,7 +3,7 @@
 Both are indexed twice, for the keys of a tenant and for all of them, with the number in the index.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -11,8 +11,10 @@ from msgspec import UNSET
 
 from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
+from tenantry.domain.plans import Count
 from tenantry.domain.usage import (
     ALL_USERS,
+    RecentUsage,
     RequestOutcome,
     UsageCount,
     UsageInterval,
@@ -57,12 +59,10 @@ _FORGET_WRITER: Final = "DELETE FROM usage_writers WHERE id = %s"
 _COMPLETE_UNTIL: Final = """
 SELECT min(complete_until) FROM usage_writers WHERE complete_until > %s::timestamptz - interval '5 minutes'
 """
-# As seconds, which are read in a fifth of the time of timestamps.
+# As seconds, which are read in a fifth of the time of timestamps. What is told apart is in the
+# text: by parameters, one plan for all of them sorts every row: 180,000 took 310 ms instead of 140.
 _READ: Final = """
-SELECT extract(epoch FROM {time})::bigint, sum(number)::bigint,
-       CASE WHEN %(by_tenant)s THEN org_id END,
-       CASE WHEN %(by_key)s THEN key_id END,
-       CASE WHEN %(by_outcome)s THEN outcome END
+SELECT extract(epoch FROM {time})::bigint, sum(number)::bigint, {tenant}, {key}, {outcome}
   FROM {table}
  WHERE {time} >= %(since)s AND {time} < %(until)s {only}
  GROUP BY {time}, 3, 4, 5
@@ -75,19 +75,29 @@ _TABLES: Final = {
     UsageInterval.HOUR: {"table": "usage_hours", "time": "hour"},
     UsageInterval.DAY: {"table": "usage_days", "time": "day"},
 }
-_READ_ALL: Final = {i: _READ.format(**names, only="") for i, names in _TABLES.items()}
-_READ_TENANT: Final = {i: _READ.format(**names, only=_OF_TENANT) for i, names in _TABLES.items()}
-_READ_KEYS: Final = {i: _READ.format(**names, only=_OF_KEYS) for i, names in _TABLES.items()}
-
-
+_ALIKE: Final = "NULL::text"
+"""Stands in place of a column that a query does not tell apart."""
 _BUSIEST: Final = """
 SELECT key_id
-  FROM usage_days
- WHERE org_id = %(org_id)s AND day >= %(since)s AND key_id <> %(all_users)s
+  FROM {table}
+ WHERE org_id = %(org_id)s AND {time} >= %(since)s AND {time} < %(until)s AND key_id <> %(all_users)s
  GROUP BY key_id
  ORDER BY sum(number) DESC, key_id
  LIMIT %(most)s
 """
+# Each tenant reads a bounded number of rows, from the indexes alone.
+_RECENT: Final = """
+SELECT t.id, days.number, days.rows,
+       (SELECT hour FROM usage_hours WHERE org_id = t.id ORDER BY hour DESC LIMIT 1)
+  FROM unnest(%(tenants)s::text[]) AS t (id)
+ CROSS JOIN LATERAL (SELECT coalesce(sum(number), 0)::bigint AS number, count(*) AS rows
+                       FROM (SELECT number
+                               FROM usage_days
+                              WHERE org_id = t.id AND day >= %(since)s
+                              LIMIT %(most)s + 1) AS k) AS days
+"""
+_MOST_RECENT: Final = 2000
+_BUSIEST_KEYS: Final = {i: _BUSIEST.format(**names) for i, names in _TABLES.items()}
 
 
 async def claim_batch(
@@ -150,12 +160,30 @@ async def read_all(connection: Connection, org_id: str, now: datetime) -> list[U
     return await read(connection, wanted, None)
 
 
-async def busiest_keys(
-    connection: Connection, org_id: str, since: datetime, most: int
-) -> list[str]:
-    """Return the ids of a tenant's keys with the most requests since a day, the busiest first."""
-    values = {"org_id": org_id, "since": since, "all_users": ALL_USERS, "most": most}
-    return await connection.fetch_column(_BUSIEST, values)
+async def busiest_keys(connection: Connection, wanted: UsageQuery, most: int) -> list[str]:
+    """Return the ids of a tenant's keys with the most requests in the time of a query, the busiest
+    first.
+    """
+    values = {
+        "org_id": wanted.org_id,
+        "since": wanted.since,
+        "until": wanted.until,
+        "all_users": ALL_USERS,
+        "most": most,
+    }
+    return await connection.fetch_column(_BUSIEST_KEYS[wanted.interval], values)
+
+
+async def recent_of_tenants(
+    connection: Connection, tenants: Collection[str], since: datetime
+) -> dict[str, RecentUsage]:
+    """Read the requests of tenants since the beginning of a day, by tenant; across tenants."""
+    values = {"tenants": list(tenants), "since": since, "most": _MOST_RECENT}
+    rows = await connection.fetch(_RECENT, values)
+    return {
+        org_id: RecentUsage(Count(number, examined > _MOST_RECENT), last_hour)
+        for org_id, number, examined, last_hour in rows
+    }
 
 
 def read_statement(wanted: UsageQuery, most: int | None) -> tuple[str, dict[str, Any]]:
@@ -164,14 +192,21 @@ def read_statement(wanted: UsageQuery, most: int | None) -> tuple[str, dict[str,
         "org_id": wanted.org_id,
         "since": wanted.since,
         "until": wanted.until,
-        "by_tenant": wanted.by_tenant,
-        "by_key": wanted.by_key,
-        "by_outcome": wanted.by_outcome,
         "key_ids": list(wanted.key_ids or ()),
         "most": most,
     }
+    statement = _READ.format(
+        **_TABLES[wanted.interval],
+        tenant="org_id" if wanted.by_tenant else _ALIKE,
+        key="key_id" if wanted.by_key else _ALIKE,
+        outcome="outcome" if wanted.by_outcome else _ALIKE,
+        only=_narrowed(wanted),
+    )
+    return statement, values
+
+
+def _narrowed(wanted: UsageQuery) -> str:
+    """Return the condition on the tenant and the keys of a query."""
     if wanted.org_id is None:
-        return _READ_ALL[wanted.interval], values
-    if wanted.key_ids is None:
-        return _READ_TENANT[wanted.interval], values
-    return _READ_KEYS[wanted.interval], values
+        return ""
+    return _OF_TENANT if wanted.key_ids is None else _OF_KEYS

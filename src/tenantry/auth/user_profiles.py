@@ -66,7 +66,7 @@ class UserProfileService:
     database: Database
 
     async def of_users(self, org_id: str, users: Sequence[User]) -> dict[User, UserProfile]:
-        """Return the profiles of those users who have used the tenant."""
+        """Return the profiles of those users of whom the tenant knows more than the id."""
         async with self.database.transaction(of_tenant(org_id)) as connection:
             return await read_profiles(connection, org_id, users)
 

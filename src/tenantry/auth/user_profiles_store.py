@@ -42,11 +42,25 @@ SELECT issuer, subject, name, email, claimed_role, seen_at
  WHERE org_id = %s
  ORDER BY issuer, subject
 """
+# A primary owner who has not used the tenant yet has the tenant's address for billing mail. The
+# tenant stores the owner's subject alone: of two owners with it, neither has the address.
 _OF_USERS: Final = """
 SELECT issuer, subject, name, email, seen_at
-  FROM user_profiles
-  JOIN unnest(%s::text[], %s::text[]) AS asked (issuer, subject) USING (issuer, subject)
- WHERE org_id = %s
+  FROM unnest(%(issuers)s::text[], %(subjects)s::text[]) AS asked (issuer, subject)
+  JOIN (SELECT issuer, subject, name, email, seen_at
+          FROM user_profiles
+         WHERE org_id = %(org)s
+        UNION ALL
+        SELECT m.issuer, m.subject, NULL, t.owner_email, NULL
+          FROM memberships m
+          JOIN tenants t ON (t.id, t.owner_id) = (m.tenant_id, m.subject)
+         WHERE m.tenant_id = %(org)s AND m.role = 'owner' AND m.removed_at IS NULL
+           AND NOT EXISTS (SELECT FROM memberships o
+                            WHERE (o.tenant_id, o.subject) = (m.tenant_id, m.subject) AND o.issuer <> m.issuer
+                              AND o.role = 'owner' AND o.removed_at IS NULL)
+           AND NOT EXISTS (SELECT FROM user_profiles p
+                            WHERE (p.org_id, p.issuer, p.subject) = (m.tenant_id, m.issuer, m.subject))) known
+       USING (issuer, subject)
 """
 
 
@@ -87,10 +101,11 @@ async def record_visits(connection: Connection, visits: Sequence[UserVisit]) -> 
 async def read_profiles(
     connection: Connection, org_id: str, users: Sequence[User]
 ) -> dict[User, UserProfile]:
-    """Return the profiles of those users who have used the tenant."""
+    """Return the profiles of those users of whom the tenant knows more than the id."""
     issuers = [user.issuer for user in users]
     subjects = [user.subject for user in users]
-    rows = await connection.fetch(_OF_USERS, (issuers, subjects, org_id))
+    values = {"issuers": issuers, "subjects": subjects, "org": org_id}
+    rows = await connection.fetch(_OF_USERS, values)
     return {User(*row[:2]): UserProfile(*row[2:]) for row in rows}
 
 

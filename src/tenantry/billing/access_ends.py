@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tenantry.billing import access_ends_store as store
-from tenantry.billing import ledger_store
+from tenantry.billing import batch_store
 from tenantry.billing.access_ends_store import EndedAccess
 from tenantry.common.clock import Clock, from_epoch
 from tenantry.db.connection import ACROSS_TENANTS, Connection
@@ -42,7 +42,7 @@ async def record_access_ends(
         async with database.transaction(ACROSS_TENANTS) as connection:
             ended = await store.lock_ended(connection, now - _RECORDED_FOR, now, _MOST_AT_ONCE)
             entries = [_entry(each, now, asks_provider=asks_provider) for each in ended]
-            await ledger_store.write(connection, ledger_store.insert_entries(entries), commit=False)
+            await batch_store.write(connection, batch_store.insert_entries(entries), commit=False)
             tenants = sorted({each.tenant_id for each in ended})
             await _publish(connection, ended, catalog, now)
             await outbox.defer_snapshots(

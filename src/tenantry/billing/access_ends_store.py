@@ -75,5 +75,5 @@ async def lock_ended(
         for tenant_id, access, at, arrival in rows
     ]
     names = [each.entry_id for each in locked]
-    recorded = {row[0] for row in await connection.fetch(RECORDED, (names,))}
+    recorded = set(await connection.fetch_column(RECORDED, (names,)))
     return [each for each in locked if each.is_current and each.entry_id not in recorded]

@@ -7,12 +7,15 @@ from collections.abc import AsyncGenerator, Callable, Collection, Container, Map
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import msgspec
 
 from tenantry.billing import ledger_store as store
 from tenantry.billing.ingest import DUPLICATE, WebhookService, shown_outcome
+from tenantry.billing.ledger_run import LedgerRun
 from tenantry.common.clock import Clock, from_epoch
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS
@@ -22,7 +25,7 @@ from tenantry.domain.billing.events import REQUIRED_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DomainError
-from tenantry.integrations.stripe.client import ProviderApi
+from tenantry.integrations.stripe.client import MOST_EVENT_TYPES, ProviderApi
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 
 _BATCH: Final = 100
@@ -102,32 +105,22 @@ class Backfill:
         stops the run and is part of the result.
         """
         listed, outcomes = 0, Counter[str | None]()
-        reached: BillingEvent | None = None
-        stopped: DomainError | None = None
-        interrupted = False
-        finding = self.missed_since(
-            since,
-            until=until,
-            types=types,
-            dry_run=dry_run,
-        )
-        try:
-            async with aclosing(finding) as parts:
-                async for part in parts:
-                    listed, reached = listed + part.listed, part.oldest
-                    outcomes.update(event.outcome for event in part.missed)
-                    if interrupted := bool(observer(part)):
-                        break
-        except DomainError as error:
-            stopped = error
-        by_outcome = {outcome: number for outcome, number in outcomes.items() if outcome}
+
+        def observe(part: BackfillPart) -> bool | None:
+            nonlocal listed
+            listed += part.listed
+            outcomes.update(event.outcome for event in part.missed)
+            return observer(part)
+
+        run = self.parts(since, until=until, types=types, dry_run=dry_run)
+        await run.finish(observe)
         return BackfillResult(
             listed,
             outcomes.total(),
-            by_outcome,
-            stopped,
-            reached,
-            interrupted,
+            {outcome: number for outcome, number in outcomes.items() if outcome},
+            run.stopped,
+            _oldest(run.reached) if run.reached else None,
+            run.interrupted,
         )
 
     async def resend(self, event_id: str) -> MissedEvent | None:
@@ -141,33 +134,30 @@ class Backfill:
         listed = self._decode(body) if body else None
         if listed is None:
             return None
-        missed = await self._ingest_missed([listed], None, dry_run=False)
+        missed = (await self._ingest_missed(None, [listed], dry_run=False)).missed
         return missed[0] if missed else _reported(listed[0], None, DUPLICATE)
 
-    async def missed_since(
+    def parts(
         self,
-        second: int,
+        since: int,
         *,
         until: int | None = None,
         types: Collection[str] = REQUIRED_TYPES,
         only: Container[str | None] | None = None,
         dry_run: bool,
-    ) -> AsyncGenerator[BackfillPart, None]:
-        """Find the missed events since a second, of the tenants ``only``; ingest them unless it is
-        a ``dry_run``.
+    ) -> LedgerRun[list[ListedEvent], BackfillPart]:
+        """Return the run that finds the missed events since a second, of the tenants ``only``, and
+        ingests them unless it is a ``dry_run``.
 
         By default those of the types that every webhook endpoint must send: another one may never
         have been due.
 
         The newest second comes first, so that a payment is in the ledger before its older failures;
-        events of one second come in the order in which they were created. Raises
+        events of one second come in the order in which they were created. The run raises
         `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`.
         """
-        async with aclosing(self._newest_first(max(second, 0), until, types)) as batches:
-            async for events in batches:
-                missed = await self._ingest_missed(events, only, dry_run=dry_run)
-                oldest = min((event for event, _ in events), key=lambda each: each.created)
-                yield BackfillPart(len(events), missed, oldest)
+        source = self._newest_first(max(since, 0), until, types)
+        return LedgerRun(source, partial(self._ingest_missed, only), dry_run)
 
     async def _newest_first(
         self,
@@ -177,10 +167,11 @@ class Backfill:
     ) -> AsyncGenerator[list[ListedEvent], None]:
         """Yield the listed events in batches of whole seconds."""
         batch = list[ListedEvent]()
-        async with aclosing(self.provider.events_since(since, types, until)) as bodies:
+        wanted = types if len(types) <= MOST_EVENT_TYPES else None  # then it lists all
+        async with aclosing(self.provider.events_since(since, wanted, until)) as bodies:
             async for body in bodies:
                 listed = self._decode(body)
-                if listed is None:
+                if listed is None or listed[0].type not in types:
                     continue
                 if len(batch) >= _BATCH and batch[-1][0].created != listed[0].created:
                     yield _in_order(batch)
@@ -204,26 +195,27 @@ class Backfill:
 
     async def _ingest_missed(
         self,
-        events: Sequence[ListedEvent],
         only: Container[str | None] | None,
+        events: Sequence[ListedEvent],
+        /,
         *,
         dry_run: bool,
-    ) -> list[MissedEvent]:
+    ) -> BackfillPart:
         """Return the events that the ledger lacks, of the tenants ``only``; ingest them unless it
         is a ``dry_run``.
         """
         found = await self._find_missed(events, only)
         missed = [each for each, _ in found]
-        if dry_run:
-            return missed
-        # passed on together, so that events of one second, which may prove each other's order, are
-        # one batch
-        receiving = [self.webhooks.receive(received) for _, received in found]
-        results = await asyncio.gather(*receiving, return_exceptions=True)
-        return [
-            msgspec.structs.replace(one, outcome=shown_outcome(result))
-            for one, result in zip(missed, results, strict=True)
-        ]
+        if not dry_run:
+            # passed on together, so that events of one second, which may prove each other's order,
+            # are one batch
+            receiving = [self.webhooks.receive(received) for _, received in found]
+            results = await asyncio.gather(*receiving, return_exceptions=True)
+            missed = [
+                msgspec.structs.replace(one, outcome=shown_outcome(result))
+                for one, result in zip(missed, results, strict=True)
+            ]
+        return BackfillPart(len(events), missed, _oldest(events))
 
     async def _find_missed(
         self, events: Sequence[ListedEvent], only: Container[str | None] | None
@@ -261,6 +253,10 @@ def _reported(
     event: BillingEvent, tenant_id: str | None, outcome: str | None = None
 ) -> MissedEvent:
     return MissedEvent(event.id, event.type, from_epoch(event.created), tenant_id, outcome)
+
+
+def _oldest(listed: Sequence[ListedEvent]) -> BillingEvent:
+    return min((event for event, _ in listed), key=attrgetter("created"))
 
 
 def _in_order(listed: Sequence[ListedEvent]) -> list[ListedEvent]:

@@ -4,14 +4,16 @@ subscription.
 
 import hashlib
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
-from tenantry.audit import trail as audit
-from tenantry.auth.changes import Change, Changes
+from tenantry.audit.trail import RecordedChange
+from tenantry.auth.changes import Changes
 from tenantry.billing import checkout_store as store
 from tenantry.billing import seats_store
 from tenantry.billing.customer_links import give_up_customer
@@ -36,6 +38,7 @@ from tenantry.domain.checkout import (
     without_metered_quantities,
 )
 from tenantry.domain.errors import (
+    CurrencyNotAvailableError,
     NoCustomerError,
     ProviderNotConfiguredError,
     ProviderRefusedError,
@@ -58,7 +61,12 @@ _COMPLETED_MEANWHILE: Final = (
     "Another checkout of the organization was completed, or its buyer is paying. "
     "Try again in a minute."
 )
-
+_NOT_SOLD_IN: Final = (
+    "This is not sold in {}: see the currencies of each price in the list of plans."
+)
+_PAYS_IN_ANOTHER: Final = (
+    "The organization pays in another currency already, and has one for all that it buys."
+)
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +89,7 @@ class _StartedCheckout(msgspec.Struct, frozen=True, rename="camel", omit_default
     quantity: int | None
     addons: tuple[AddonOrder, ...] = ()
     trial_days: int = 0
+    currency: str | None = None
 
 
 class _SessionUrl(msgspec.Struct, frozen=True):
@@ -133,7 +142,7 @@ class CheckoutService:
 
     @property
     def _changes(self) -> Changes:
-        return Changes(self.database, self.clock, read_by_checks=False)
+        return Changes(self.database, self.clock, read_by_checks=False, are_use=True)
 
     @property
     def _refusals(self) -> ProviderRefusals:
@@ -169,7 +178,7 @@ class CheckoutService:
         can be completed; with ``SUBSCRIPTIONS=each`` only of those with a trial. A plan with
         ``trial_days`` begins with a trial, once in a tenant's life. Raises
         `SubscriptionExistsError` too, also if the earlier session was completed and no event has
-        told it.
+        told it, and `CurrencyNotAvailableError`.
         """
         provider, org_id = self._configured(), principal.org_id
         plan = plan_to_sell(order, self.policy.catalog)
@@ -177,7 +186,7 @@ class CheckoutService:
         buyer = await self._find_buyer(principal, author, plan, claim)
         if buyer.kept_url is not None:
             return buyer.kept_url
-        async with self._refusals.kept("checkout", tenant_id=org_id):
+        async with _in_our_words(order.currency), self._refusals.kept("checkout", tenant_id=org_id):
             items = checkout_items(order, self.policy.catalog, buyer.active_members)
             metered = await provider.metered_among([item.price_id for item in items])
             items = without_metered_quantities(items, order, metered)
@@ -189,6 +198,7 @@ class CheckoutService:
                 customer_email=buyer.tenant.owner_email,
                 success_url=success_url or self.base_url,
                 cancel_url=cancel_url or self.base_url,
+                currency=order.currency,
                 trial_days=trial_days,
                 promotion_codes=self.options.promotion_codes,
                 tax=self.options.tax,
@@ -201,6 +211,7 @@ class CheckoutService:
                 of_plan.quantity,
                 order.addons,
                 request.trial_days,
+                order.currency,
             )
             ended = buyer.earlier
             while other := await self._keep_checkout(
@@ -242,10 +253,11 @@ class CheckoutService:
         _check_urls(returnUrl=return_url)
         org_id = principal.org_id
         async with self._changes.begin(principal, author, _SCOPE) as change:
-            kept_url = await _kept_url(change, claim)
-            action = await self._with_member_seats(change.connection, org_id, action)
-        if kept_url is not None:
-            return kept_url
+            connection = change.connection
+            repeated = await idempotency.find(connection, claim, _SessionUrl, change.now)
+            if repeated is not None:
+                return repeated.url
+            action = await self._with_member_seats(connection, org_id, action)
         customer_id, key = change.tenant.record.stripe_customer_id, provider_key(claim)
         async with self._refusals.kept("portal session", tenant_id=org_id):
             url: str | None = None
@@ -264,11 +276,11 @@ class CheckoutService:
                 except ProviderRefusedError as refusal:
                     customer_id = await self._customer_after(refusal, org_id, customer_id)
                     key = _next_key(key)
-        now = self.clock()
-        target = org_id, org_id
+        # Without the lock of the tenant, which could keep the caller from the link that it has.
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            await audit.record(connection, author, Action.BILLING_PORTAL, target, now, after=action)
-            await idempotency.keep(connection, claim, _SessionUrl(url), now)
+            opened = RecordedChange(connection, author, org_id, self.clock())
+            await opened.record(Action.BILLING_PORTAL, org_id, after=action)
+            await idempotency.keep(connection, claim, _SessionUrl(url), opened.now)
         return url
 
     async def _customer_after(
@@ -317,9 +329,9 @@ class CheckoutService:
         """Read what a checkout of the plan needs. Raises `SubscriptionExistsError`."""
         async with self._changes.begin(principal, author, _SCOPE) as change:
             connection, org_id, tenant = change.connection, change.org_id, change.tenant
-            kept_url = await _kept_url(change, claim)
-            if kept_url is not None:
-                return _Buyer(tenant, kept_url)
+            repeated = await idempotency.find(connection, claim, _SessionUrl, change.now)
+            if repeated is not None:
+                return _Buyer(tenant, repeated.url)
             is_sold = self.sells_to(is_subscribed=tenant.is_subscribed)
             if not is_sold and not await store.were_customers_deleted(connection, org_id):
                 raise SubscriptionExistsError(_ALREADY_SUBSCRIBED)
@@ -379,12 +391,19 @@ class CheckoutService:
         return None
 
 
-async def _kept_url(change: Change, claim: Claim | None) -> str | None:
-    """Return the URL that the same request got before."""
-    if claim is None:
-        return None
-    kept = await idempotency.find(change.connection, claim, _SessionUrl, change.now)
-    return kept.url if kept else None
+@asynccontextmanager
+async def _in_our_words(currency: str | None) -> AsyncIterator[None]:
+    """Raise `CurrencyNotAvailableError` for the provider's refusal of a currency. Where the order
+    names none, only the customer's can be the reason that a buyer can do something about.
+    """
+    try:
+        yield
+    except ProviderRefusedError as refusal:
+        if refusal.currency_of == "customer":
+            raise CurrencyNotAvailableError(_PAYS_IN_ANOTHER) from None
+        if refusal.currency_of is not None and currency is not None:
+            raise CurrencyNotAvailableError(_NOT_SOLD_IN.format(currency.upper())) from None
+        raise
 
 
 def provider_key(claim: Claim | None) -> str | None:

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from tenantry.common.cancellation import cancel
 from tenantry.domain.billing.customer_account import CustomerAccount
 from tenantry.domain.errors import DomainError, ProviderUnavailableError
 from tenantry.integrations.stripe.client import ProviderApi
@@ -21,16 +22,25 @@ logger = logging.getLogger(__name__)
 Outcome = CustomerAccount | DomainError
 
 
-class _Kept(NamedTuple):
+class _Answer(NamedTuple):
+    """What the provider said of a customer, and until when that is shown."""
+
     outcome: Outcome
     until: float
-    changed_at: datetime | None
 
 
 class _Reading(NamedTuple):
-    task: "asyncio.Task[Outcome]"
+    """A read of a customer, under way or done; it ``began`` when its tenant had last changed at
+    ``changed_at``.
+    """
+
+    task: "asyncio.Task[_Answer]"
     began: float
     changed_at: datetime | None
+
+    def is_current(self, changed_at: datetime | None, now: float) -> bool:
+        is_out_of_date = self.task.done() and self.task.result().until <= now
+        return self.changed_at == changed_at and not is_out_of_date
 
 
 class CustomerAccounts:
@@ -54,15 +64,20 @@ class CustomerAccounts:
         self._patience = patience
         self._monotonic = monotonic
         self._refusals_of = refusals_of
-        self._kept: dict[str, _Kept] = {}
-        self._reading: dict[str, _Reading] = {}
+        self._readings: dict[str, _Reading] = {}  # by customer, the newest last
+        self._under_way = set[asyncio.Task[_Answer]]()  # those of forgotten readings too
 
     async def find(self, customer_id: str, changed_at: datetime | None = None) -> CustomerAccount:
         """Return a customer. Raises `ProviderUnavailableError`, also where the provider does not
         answer in time, and `ProviderRefusedError`.
         """
-        kept = self._current(customer_id, changed_at)
-        outcome = kept.outcome if kept else await self._outcome(customer_id, changed_at)
+        reading = self._reading_of(customer_id, changed_at)
+        if not reading.task.done():
+            left = reading.began + self._patience - self._monotonic()
+            await asyncio.wait([reading.task], timeout=max(0.0, left))
+        if not reading.task.done():
+            raise ProviderUnavailableError("The payment provider takes long to answer.")
+        outcome = reading.task.result().outcome
         if isinstance(outcome, DomainError):
             raise outcome
         return outcome
@@ -71,53 +86,44 @@ class CustomerAccounts:
         """Return a customer that was read within the last minute, without waiting; None begins to
         read it, so that the next page shows it.
         """
-        kept = self._current(customer_id, changed_at)
-        if kept is None:
-            self._reading_of(customer_id, changed_at)
-            return None
-        return kept.outcome if isinstance(kept.outcome, CustomerAccount) else None
+        reading = self._reading_of(customer_id, changed_at)
+        outcome = reading.task.result().outcome if reading.task.done() else None
+        return outcome if isinstance(outcome, CustomerAccount) else None
 
     def forget(self, customer_id: str) -> None:
         """Read a customer again when it is shown next: a link has led to the provider."""
-        self._kept.pop(customer_id, None)
-        self._reading.pop(customer_id, None)
+        self._readings.pop(customer_id, None)
 
     async def aclose(self) -> None:
         """Cancel what is being read."""
-        tasks = [reading.task for reading in self._reading.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _current(self, customer_id: str, changed_at: datetime | None) -> _Kept | None:
-        kept = self._kept.get(customer_id)
-        is_current = kept and kept.changed_at == changed_at and kept.until > self._monotonic()
-        return kept if is_current else None
-
-    async def _outcome(self, customer_id: str, changed_at: datetime | None) -> Outcome:
-        reading = self._reading_of(customer_id, changed_at)
-        left = reading.began + self._patience - self._monotonic()
-        done, _ = await asyncio.wait([reading.task], timeout=max(0.0, left))
-        if not done:
-            return ProviderUnavailableError("The payment provider takes long to answer.")
-        return reading.task.result()
+        await cancel(*self._under_way)
 
     def _reading_of(self, customer_id: str, changed_at: datetime | None) -> _Reading:
-        """Return the current read of a customer; begin one if there is none."""
-        reading = self._reading.get(customer_id)
-        if reading is None or reading.changed_at != changed_at:
-            task = asyncio.create_task(self._read(customer_id))
-            reading = _Reading(task, self._monotonic(), changed_at)
-            self._reading[customer_id] = reading
+        """Return the read of a customer that counts now; begin one if there is none."""
+        now = self._monotonic()
+        reading = self._readings.get(customer_id)
+        if reading is not None and reading.is_current(changed_at, now):
+            return reading
+        self.forget(customer_id)
+        task = asyncio.create_task(self._read(customer_id))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        reading = self._readings[customer_id] = _Reading(task, now, changed_at)
+        if len(self._readings) > _MOST_KEPT:
+            self._forget_oldest()
         return reading
 
-    async def _read(self, customer_id: str) -> Outcome:
+    def _forget_oldest(self) -> None:
+        """Forget the customer that was read first, of those whose read is done."""
+        done = (customer for customer, each in self._readings.items() if each.task.done())
+        if (oldest := next(done, None)) is not None:
+            self.forget(oldest)
+
+    async def _read(self, customer_id: str) -> _Answer:
         outcome = await self._ask(customer_id)
-        reading = self._reading.get(customer_id)
-        if reading is not None and reading.task is asyncio.current_task():  # not forgotten
-            del self._reading[customer_id]
-            self._keep(customer_id, outcome, reading.changed_at)
-        return outcome
+        is_failure = isinstance(outcome, DomainError)
+        seconds = _FAILURE_KEPT_SECONDS if is_failure else _KEPT_SECONDS
+        return _Answer(outcome, self._monotonic() + seconds)
 
     async def _ask(self, customer_id: str) -> Outcome:
         if self._provider is None:
@@ -130,11 +136,3 @@ class CustomerAccounts:
         except Exception:
             logger.exception("a customer could not be read from the payment provider")
             return ProviderUnavailableError("The payment provider's answer cannot be used.")
-
-    def _keep(self, customer_id: str, outcome: Outcome, changed_at: datetime | None) -> None:
-        is_failure = isinstance(outcome, DomainError)
-        seconds = _FAILURE_KEPT_SECONDS if is_failure else _KEPT_SECONDS
-        self._kept.pop(customer_id, None)  # the newest is the last
-        self._kept[customer_id] = _Kept(outcome, self._monotonic() + seconds, changed_at)
-        if len(self._kept) > _MOST_KEPT:
-            del self._kept[next(iter(self._kept))]

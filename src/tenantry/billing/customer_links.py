@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
-from tenantry.audit import trail as audit
-from tenantry.billing import accounts_store, ingest, ledger_store
+from tenantry.audit.trail import RecordedChange
 from tenantry.billing import customer_links_store as store
-from tenantry.billing.accounts_store import read_accounts
-from tenantry.billing.whole_ledgers import release_customers
+from tenantry.billing import ledger_store
+from tenantry.billing.batch_store import read_accounts
+from tenantry.billing.locked_ledger import LedgerTransaction, LockedLedger, lock_events
+from tenantry.billing.locked_tenants import (
+    ClaimedLedger,
+    ClaimedTenant,
+    claim_customer,
+    claim_tenant,
+    lock_subscriptions,
+)
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection
@@ -22,35 +28,19 @@ from tenantry.db.database import Database, retry_on_conflict
 from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import find_tenant, get_tenant
 from tenantry.domain.audit import Action, Author
+from tenantry.domain.billing.customer_links import CustomerMove
 from tenantry.domain.billing.events import CUSTOMER_MISSING, BillingEvent
-from tenantry.domain.billing.ledger import NameLock, ReceivedEvent, SnapshotRequest
+from tenantry.domain.billing.ledger import ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import CustomerTakenError, NotFoundError, TenantDeletedError
 from tenantry.domain.outbound_events import EventType
 from tenantry.domain.tenants import ManagedTenant
 
 
-class CustomerMove(msgspec.Struct, frozen=True, rename="camel"):
-    """A change of a customer's link: the tenants before and after it, None for no link."""
-
-    customer_id: str
-    moved_from: str | None
-    moved_to: str | None
-
-
 class _LinkedCustomers(msgspec.Struct, frozen=True):
     """A tenant's customers in the audit trail."""
 
     customers: list[str]
-
-
-class _Locked(NamedTuple):
-    """The tenants that a change of a link has locked, and the subscriptions of its customer by
-    then.
-    """
-
-    tenants: list[str]
-    subscriptions: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -72,6 +62,11 @@ class CustomerLinks:
     outbox: Outbox
     clock: Clock
 
+    async def holder_of(self, customer_id: str) -> str | None:
+        """Return the tenant that has a customer, also one that has ended."""
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            return await store.holder_of(connection, customer_id)
+
     async def link(
         self,
         author: Author,
@@ -92,34 +87,36 @@ class CustomerLinks:
         author: Author,
         customer_id: str,
         tenant_id: str,
+        *,
+        taken_from: str | None = None,
     ) -> CustomerMove:
-        """Link a customer, whichever tenant has it. Raises `NotFoundError` and `TenantDeletedError`
-        as `link`.
+        """Link a customer, whichever tenant has it; with ``taken_from`` as `link`, unless this is
+        the tenant. Raises `NotFoundError` and `TenantDeletedError` as `link`.
         """
         return await retry_on_conflict(
-            partial(self._move, author, customer_id, tenant_id, takes=True)
+            partial(self._move, author, customer_id, tenant_id, takes=True, taken_from=taken_from)
         )
 
-    async def unlink(self, author: Author, customer_id: str) -> CustomerMove:
-        """Remove the link of a customer. Raises `NotFoundError` without one."""
-        return await retry_on_conflict(partial(self._unlink, author, customer_id))
+    async def unlink(
+        self, author: Author, customer_id: str, *, tenant_id: str | None = None
+    ) -> CustomerMove:
+        """Remove the link of a customer. Raises `NotFoundError` without one, or unless it is to
+        ``tenant_id``.
+        """
+        return await retry_on_conflict(partial(self._unlink, author, customer_id, tenant_id))
 
-    async def _unlink(self, author: Author, customer_id: str) -> CustomerMove:
+    async def _unlink(
+        self, author: Author, customer_id: str, tenant_id: str | None
+    ) -> CustomerMove:
         async with self.database.change(ACROSS_TENANTS) as connection:
-            await ledger_store.lock_names(connection, [_name(customer_id)])
-            holder = await store.holder_of(connection, customer_id)
-            if holder is None:
-                raise NotFoundError("linked customer")
-            locked = await self._lock_all(connection, customer_id, {holder})
-            await unlink_customers(
-                connection,
-                self.policy,
-                author,
-                holder,
-                [customer_id],
-                self.clock(),
-            )
-            await self._settle_moves(connection, locked)
+            transaction = self._transaction(connection)
+            async with claim_customer(transaction, customer_id) as ledger:
+                holder = await store.holder_of(connection, customer_id)
+                if holder is None or tenant_id not in (None, holder):
+                    raise NotFoundError("linked customer")
+                own = await store.subscriptions_of(connection, customer_id)
+                await unlink_customers(ledger, author, holder, [customer_id])
+                await self._settle_moves(ledger, own)
             await self.outbox.defer_snapshots(connection, [SnapshotRequest(holder, later=False)])
         return CustomerMove(customer_id, holder, None)
 
@@ -130,96 +127,59 @@ class CustomerLinks:
         tenant_id: str,
         *,
         takes: bool,
+        taken_from: str | None = None,
     ) -> CustomerMove:
-        now = self.clock()
         async with self.database.change(ACROSS_TENANTS) as connection:
-            await ingest.claim(connection, tenant_id, [customer_id])
-            holder = await store.holder_of(connection, customer_id)
-            tenants = {tenant_id, holder or tenant_id}
-            locked = await self._lock_all(connection, customer_id, tenants)
-            await _check_target(connection, tenant_id)
-            move = CustomerMove(customer_id, holder, tenant_id)
-            if holder == tenant_id and not await store.is_gone(connection, customer_id):
-                return move
-            if holder not in (None, tenant_id):
-                if not takes:
-                    await _check_free(connection, customer_id, holder)
-                await unlink_customers(
-                    connection,
-                    self.policy,
-                    author,
-                    holder,
-                    [customer_id],
-                    now,
-                )
-            customers = await ledger_store.customers_of(connection, tenant_id)
-            before = [each for each in customers if each != customer_id]  # which was given up
-            await store.link(
-                connection,
-                customer_id,
-                tenant_id,
-                now,
-            )
-            linked = await get_tenant(connection, tenant_id)
-            await _record(
-                connection,
-                author,
-                tenant_id,
-                before,
-                now,
-                published=linked.managed(self.policy.catalog, now),
-            )
-            await ingest.apply_parked(
-                connection,
-                tenant_id,
-                self.policy,
-                self.outbox,
-                now,
-            )
-            await self._settle_moves(connection, locked)
-            asked = [SnapshotRequest(each, later=False) for each in sorted(tenants)]
+            transaction = self._transaction(connection)
+            async with claim_tenant(transaction, tenant_id, [customer_id]) as ledger:
+                holder = await store.holder_of(connection, customer_id)
+                own = await store.subscriptions_of(connection, customer_id)
+                await _check_target(connection, tenant_id)
+                move = CustomerMove(customer_id, holder, tenant_id)
+                if holder == tenant_id and not await store.is_gone(connection, customer_id):
+                    return move
+                if holder not in (None, tenant_id):
+                    if not takes or taken_from not in (None, holder):
+                        await _check_free(connection, customer_id, holder)
+                    await unlink_customers(ledger, author, holder, [customer_id])
+                await self._link(ledger, author, customer_id)
+                await ledger.apply_parked()
+                await self._settle_moves(ledger, own)
+            asked = [
+                SnapshotRequest(each, later=False)
+                for each in sorted({tenant_id, holder or tenant_id})
+            ]
             await self.outbox.defer_snapshots(connection, asked)
         return move
 
-    async def _lock_all(
-        self,
-        connection: Connection,
-        customer_id: str,
-        tenants: set[str],
-    ) -> _Locked:
-        """Lock these tenants and all that share a subscription of the customer, in the order of
-        their ids.
-        """
-        if self.policy.is_each:
-            tenants = tenants.union(await store.tenants_sharing(connection, customer_id))
-        accounts = await read_accounts(
-            connection,
-            sorted(tenants),
-            self.policy,
-            lock=True,
-        )
-        subscriptions = (
-            await store.subscriptions_of(connection, customer_id) if self.policy.is_each else ()
-        )
-        return _Locked([each.tenant_id for each in accounts], frozenset(subscriptions))
+    def _transaction(self, connection: Connection) -> LedgerTransaction:
+        return LedgerTransaction(connection, self.policy, self.clock(), self.outbox)
 
-    async def _settle_moves(self, connection: Connection, locked: _Locked) -> None:
+    async def _link(self, ledger: ClaimedTenant, author: Author, customer_id: str) -> None:
+        transaction, tenant_id = ledger.transaction, ledger.tenant_id
+        connection, now = transaction.connection, transaction.now
+        customers = await ledger_store.customers_of(connection, tenant_id)
+        before = [each for each in customers if each != customer_id]  # which was given up
+        await store.link(connection, customer_id, tenant_id, now)
+        linked = await get_tenant(connection, tenant_id)
+        published = linked.managed(self.policy.catalog, now)
+        await _record(transaction, author, tenant_id, before, published=published)
+
+    async def _settle_moves(self, ledger: ClaimedLedger, subscriptions: Sequence[str]) -> None:
         """Let the customer's subscriptions count for the tenant that their newest event belongs to
         by now.
 
         Other subscriptions of the locked tenants stay as they are: a tenant that has one of them
         may not be locked.
         """
-        if self.policy.is_each and len(locked.tenants) > 1:
-            shared = await accounts_store.shared_subscriptions(connection, locked.tenants)
-            concerned = [each for each in shared if each in locked.subscriptions]
-            await ingest.settle_moves(
-                connection,
-                concerned,
-                self.policy,
-                self.outbox,
-                self.clock(),
-            )
+        if not self.policy.is_each or len(ledger.tenants) <= 1:
+            return
+        connection = ledger.transaction.connection
+        shared = await ledger_store.shared_subscriptions(connection, ledger.tenants)
+        concerned = [each for each in shared if each in subscriptions]
+        if concerned:
+            async with lock_subscriptions(ledger.transaction, concerned) as moved:
+                await moved.settle()
 
 
 async def _check_target(connection: Connection, tenant_id: str) -> None:
@@ -243,44 +203,20 @@ async def _check_free(
 
 
 async def unlink_customers(
-    connection: Connection,
-    policy: BillingPolicy,
-    author: Author,
-    tenant_id: str,
-    customers: Sequence[str],
-    now: datetime,
+    ledger: LockedLedger, author: Author, tenant_id: str, customers: Sequence[str]
 ) -> None:
     """Unlink those of these customers that a tenant has, fold the tenant again, and record it in
-    the audit trail.
-
-    The caller has locked the customers' names.
+    the audit trail. The customers' names are locked.
     """
-    accounts = await read_accounts(
-        connection,
-        [tenant_id],
-        policy,
-        lock=True,
-    )
+    connection = ledger.transaction.connection
+    accounts = await read_accounts(connection, [tenant_id], ledger.transaction.policy)
     before = await ledger_store.customers_of(connection, tenant_id)
     removed = [customer_id for customer_id in customers if customer_id in before]
     if not accounts or not removed:
         return  # another transaction has purged the tenant, or moved the customers
-    await release_customers(
-        connection,
-        accounts[0],
-        removed,
-        policy,
-        now,
-    )
-    # `release_customers` has published the change
-    await _record(
-        connection,
-        author,
-        tenant_id,
-        before,
-        now,
-        published=None,
-    )
+    await ledger.release(accounts[0], removed)
+    # `LockedLedger.release` has published the change
+    await _record(ledger.transaction, author, tenant_id, before, published=None)
 
 
 async def give_up_customer(
@@ -304,71 +240,42 @@ async def give_up_customer(
 
     async def record() -> str | None:
         async with database.change(ACROSS_TENANTS) as connection:
+            transaction = LedgerTransaction(connection, policy, now, outbox)
             received = [ReceivedEvent(event, now, fetched=True)]
-            changes = await ingest.apply_batch(connection, received, policy, now)
-            await ingest.write(connection, changes, outbox, now)
-        account = changes.accounts.get(tenant_id)
+            async with lock_events(transaction, received) as ledger:
+                await ledger.write(ledger.changes)
+        account = ledger.changes.accounts.get(tenant_id)
         return None if account is None else account.customer_id
 
     return await retry_on_conflict(record)
 
 
-async def release_from_ended(
-    connection: Connection,
-    policy: BillingPolicy,
-    author: Author,
-    tenant_id: str,
-    customer_id: str,
-    now: datetime,
-) -> None:
-    """Unlink a customer of an ended tenant, so that another tenant can take it over.
-
-    The caller has locked the names of the customer and the tenant, and no tenant.
-    """
+async def release_from_ended(ledger: ClaimedTenant, author: Author, customer_id: str) -> None:
+    """Unlink a customer of an ended tenant, so that the claimed tenant can take it over."""
+    connection = ledger.transaction.connection
     holder = await store.holder_of(connection, customer_id)
-    if holder is None or holder == tenant_id:
+    if holder is None or holder == ledger.tenant_id:
         return
-    # in the order of their ids, as all transactions lock tenants
-    await read_accounts(
-        connection,
-        [tenant_id, holder],
-        policy,
-        lock=True,
-    )
     former = await find_tenant(connection, holder)
     if former is not None and former.deleted:
-        await unlink_customers(
-            connection,
-            policy,
-            author,
-            holder,
-            [customer_id],
-            now,
-        )
+        await unlink_customers(ledger, author, holder, [customer_id])
 
 
 async def _record(
-    connection: Connection,
+    transaction: LedgerTransaction,
     author: Author,
     tenant_id: str,
     before: list[str],
-    now: datetime,
     *,
     published: ManagedTenant | None,
 ) -> None:
-    after = await ledger_store.customers_of(connection, tenant_id)
-    await audit.record(
-        connection,
-        author,
+    after = await ledger_store.customers_of(transaction.connection, tenant_id)
+    change = RecordedChange(transaction.connection, author, tenant_id, transaction.now)
+    await change.record(
         Action.TENANT_UPDATED,
-        (tenant_id, tenant_id),
-        now,
+        tenant_id,
         before=_LinkedCustomers(before),
         after=_LinkedCustomers(after),
         shown=published,
         event=EventType.TENANT_UPDATED if published else None,
     )
-
-
-def _name(customer_id: str) -> NameLock:
-    return NameLock(f"customer {customer_id}", claimed=True)

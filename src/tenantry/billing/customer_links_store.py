@@ -47,19 +47,6 @@ SELECT subscription_id
   FROM billing_events
  WHERE outcome = 'parked' AND org_id IS NULL AND customer_id = %(customer)s AND subscription_id IS NOT NULL
 """
-# Of a subscription without metadata that named another tenant before, or names one later, both have
-# events.
-TENANTS_SHARING: Final = """
-SELECT DISTINCT tenant_id
-  FROM subscription_tenants
- WHERE subscription_id IN (
-         SELECT subscription_id FROM subscription_tenants WHERE customer_id = %(customer)s
-          UNION
-         SELECT subscription_id
-           FROM billing_events
-          WHERE outcome = 'parked' AND org_id IS NULL AND customer_id = %(customer)s
-            AND subscription_id IS NOT NULL)
-"""
 SET_CUSTOMER: Final = "UPDATE tenants SET stripe_customer_id = %s, updated_at = %s WHERE id = %s"
 NEWEST_CUSTOMER: Final = """
 SELECT id FROM customers WHERE tenant_id = %s AND gone_by IS NULL ORDER BY linked_at DESC, id DESC LIMIT 1
@@ -75,13 +62,6 @@ async def holder_of(connection: Connection, customer_id: str) -> str | None:
 async def is_gone(connection: Connection, customer_id: str) -> bool:
     """Whether a linked customer was given up."""
     return bool(await connection.fetch_value(IS_GONE, (customer_id,)))
-
-
-async def tenants_sharing(connection: Connection, customer_id: str) -> list[str]:
-    """Return the tenants that have a subscription of a customer; none unless each subscription has
-    its own state.
-    """
-    return await connection.fetch_column(TENANTS_SHARING, {"customer": customer_id})
 
 
 async def subscriptions_of(connection: Connection, customer_id: str) -> list[str]:

@@ -1,24 +1,19 @@
 """The event feed: notifies open dashboard pages of new events in a tenant's ledger."""
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-import psycopg
-
 from tenantry.billing import ledger_queries_store as store
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.domain.errors import DatabaseUnavailableError, OverloadedError
+from tenantry.domain.errors import OverloadedError
 
 INTERVAL: Final = 1.0
 """Seconds between polls of the watched ledgers."""
 MOST_OF_ONE: Final = 10
-
-logger = logging.getLogger(__name__)
 
 
 class FeedWatcher:
@@ -58,7 +53,7 @@ class FeedWatcher:
 
 @dataclass(eq=False)
 class EventFeed:
-    """The watchers of this process. `run` polls the database for all of them together.
+    """The watchers of this process. A loop calls `poll` for all of them together.
 
     A process has at most ``most`` watchers, ``most_of_tenant`` of one tenant, and ``most_of_one``
     of one client.
@@ -72,8 +67,6 @@ class EventFeed:
 
     def __post_init__(self) -> None:
         self._watchers: dict[FeedWatcher, bytes] = {}
-        self._is_watched = asyncio.Event()
-        self._is_unavailable = False
         self._has_ended = False
 
     def __len__(self) -> int:
@@ -95,7 +88,6 @@ class EventFeed:
         self.check_room(client, tenant_id)
         watcher = FeedWatcher(tenant_id, seen)
         self._watchers[watcher] = client
-        self._is_watched.set()
         try:
             yield watcher
         finally:
@@ -107,31 +99,19 @@ class EventFeed:
         for watcher in self._watchers:
             watcher.end()
 
-    async def run(self) -> None:
-        """Poll every `INTERVAL` seconds while there are watchers, until canceled."""
-        while True:
-            await self._is_watched.wait()
-            if not self._watchers:
-                self._is_watched.clear()
-                continue
-            await self.poll()
-            await asyncio.sleep(INTERVAL)
-
     async def poll(self) -> None:
-        """Query the watched ledgers for new events, and notify the watchers."""
+        """Query the watched ledgers for new events, if there are any, and notify the watchers.
+
+        Raises `DatabaseUnavailableError` and `psycopg.Error`.
+        """
+        if not self._watchers:
+            return
         watched: dict[str, int] = {}
         for watcher in self._watchers:
             watched[watcher.tenant_id] = min(
                 watcher.newest, watched.get(watcher.tenant_id, watcher.newest)
             )
-        try:
-            async with self.database.transaction(ACROSS_TENANTS) as connection:
-                found = await store.arrivals_after(connection, watched)
-        except (DatabaseUnavailableError, psycopg.Error) as error:
-            if not self._is_unavailable:
-                logger.info("the event feed is interrupted: %s", error.__cause__ or error)
-            self._is_unavailable = True
-            return
-        self._is_unavailable = False
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            found = await store.arrivals_after(connection, watched)
         for watcher in self._watchers:
             watcher.notify(found.get(watcher.tenant_id, 0))

@@ -14,15 +14,15 @@ from tenantry.billing.ledger_rows import decode_document, to_event
 from tenantry.billing.ledger_store import FOLD_TYPES, unpack
 from tenantry.db.connection import Connection
 from tenantry.db.numbered_pages import (
-    BY_ARRIVAL,
     EVERY_ROW,
     NumberedListing,
     NumberedPage,
     PageRequest,
 )
-from tenantry.db.pagination import Listing
+from tenantry.db.pagination import BY_ARRIVAL, Listing
 from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.billing.reversals import PaymentReversal, shown_reversal
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.domain.grants import GrantTerms
 
@@ -30,37 +30,61 @@ Shown = TypeVar("Shown")
 
 _grants: Final = msgspec.json.Decoder(GrantTerms)
 _LISTING: Final = Listing(
-    "id, type, created, received_at, outcome, arrival, coalesce(anomalies, '{}'), document::text",
+    "id, type, created, received_at, outcome, arrival, coalesce(anomalies, '{}'), subscription_id, document::text",
     "billing_events",
     "created",
     "arrival",
+    order=BY_ARRIVAL,
 )
-_OF_TENANT: Final = "tenant_id = %(tenant)s AND (created, arrival) < (%(created)s, %(arrival)s)"
 # One value a line, so that no search text matches across two of them.
-_SEARCHED: Final = "concat_ws(E'\\n', id, type, subscription_id, document->>'invoice_id')"
+_SEARCHED: Final = (
+    "concat_ws(E'\\n', id, type, subscription_id, document->>'invoice_id', "
+    "document->'reversal'->>'id', document->'reversal'->>'charge_id')"
+)
+# What concerns a tenant's users: refunds and disputes; payments of an amount, also those that
+# changed nothing; and all that changed the fields of its record. Its phases of access repeat these
+# fields.
+_OF_HISTORY: Final = """\
+(outcome IN ('applied', 'no_change')
+ AND type IN ('invoice.payment_failed', 'invoice.payment_succeeded')
+ AND coalesce(document->>'amount_due', '') <> '0'
+ OR outcome = 'applied'
+    AND (type LIKE 'tenantry.grant.%%' OR document->'reversal' IS NOT NULL
+         OR coalesce(document->'before', '{}')::jsonb - 'access'
+            <> coalesce(document->'after', '{}')::jsonb - 'access'))"""
 _FILTERED: Final = (
     "(%(event_type)s::text IS NULL OR type = %(event_type)s) "
     "AND (%(outcome)s::text IS NULL OR outcome = %(outcome)s) "
     "AND (%(search)s::text IS NULL OR type = ANY(%(named_types)s) "
-    f"OR position(lower(%(search)s) IN lower({_SEARCHED})) > 0)"
+    f"OR position(lower(%(search)s) IN lower({_SEARCHED})) > 0) "
+    f"AND (NOT %(of_history)s OR {_OF_HISTORY})"
 )
+ENTRIES: Final = """
+SELECT id, type, created, received_at, outcome, arrival, coalesce(anomalies, '{}'),
+       subscription_id, document::text
+  FROM billing_events
+ WHERE tenant_id = %s AND (created, arrival) < (%s, %s)
+ ORDER BY created DESC, arrival DESC
+ LIMIT %s
+"""
 ENTRY: Final = """
 SELECT id, type, created, received_at, outcome, arrival, coalesce(anomalies, '{}'),
-       document::text
+       subscription_id, document::text
   FROM billing_events
  WHERE tenant_id = %s AND id = %s
 """
 # Nothing remains of a paid invoice: then the amount is the whole one.
 SUBJECT_OF_ENTRY: Final = """
 SELECT customer_id, subscription_id, invoice_url, document->>'invoice_id',
-       coalesce(nullif(document->>'amount_remaining', '0'), document->>'amount_due')::bigint,
+       coalesce(nullif(document->>'amount_remaining', '0'), document->>'amount_due',
+                document->'reversal'->>'amount')::bigint,
        document->>'currency', document->>'grant'
   FROM billing_events
  WHERE tenant_id = %s AND id = %s
 """
 ALL_ENTRIES: Final = """
 SELECT id, type, created, received_at, outcome, arrival, coalesce(anomalies, '{}'),
-       document::text
+       subscription_id, document::text
   FROM billing_events
  WHERE tenant_id = %s
  ORDER BY created, arrival
@@ -106,33 +130,9 @@ FOLDED_EVENTS: Final = """
 SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice_url,
        document::text, tenant_id
   FROM billing_events
- WHERE tenant_id = ANY(%(tenants)s) AND created >= %(since)s
+ WHERE tenant_id = ANY(%(tenants)s)
    AND outcome IN ('applied', 'late', 'no_change') AND type = ANY(%(folded)s)
  ORDER BY tenant_id, created, arrival
-"""
-SECOND_BEFORE_NEWEST: Final = """
-SELECT created
-  FROM billing_events
- WHERE tenant_id = %s
- ORDER BY created DESC, arrival DESC
-OFFSET %s LIMIT 1
-"""
-# As `ledger_store.READ_EVENTS`, but the oldest such beginning.
-BEGINNING_AFTER: Final = """
-SELECT created
-  FROM billing_events
- WHERE tenant_id = %(tenant)s AND created > %(second)s
-   AND outcome IN ('applied', 'late', 'no_change') AND type = ANY(%(folded)s)
- GROUP BY created
-HAVING count(*) = 1
-   AND bool_and(type = ANY(%(full_state)s)
-                AND subscription_id IS NOT NULL
-                AND customer_id IS NOT NULL
-                AND document->>'status' NOT IN ('past_due', 'unpaid')
-                AND document->'details'->>'pause' IS DISTINCT FROM 'void'
-                AND document->'details'->>'is_truncated' IS NULL)
- ORDER BY created
- LIMIT 1
 """
 # An invoice belongs to the tenant of its subscription if that is known, else to that of its
 # customer.
@@ -175,14 +175,27 @@ SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice
        document::text, received_at, event_body(id)
   FROM billing_events
  WHERE anomalies IS NOT NULL
-   AND (outcome = 'invalid'
-        OR (outcome = 'ignored' AND anomalies && '{connected_account,ignored_livemode}'))
-   AND received_at >= %(since)s
+   AND ((outcome = 'invalid' AND received_at >= %(invalid_since)s)
+        OR (outcome = 'ignored'
+            AND anomalies && '{connected_account,ignored_livemode}'
+            AND (%(tenants)s::text[] IS NULL
+                 OR org_id = ANY(%(tenants)s)
+                 OR customer_id = ANY(ARRAY(SELECT id FROM customers WHERE tenant_id = ANY(%(tenants)s))))))
+   AND received_at >= %(received)s
    AND (received_at, arrival) > (%(received)s, %(arrival)s)
  ORDER BY received_at, arrival
  LIMIT %(most)s
 """
+NEWEST_INVALID: Final = """
+SELECT received_at
+  FROM billing_events
+ WHERE anomalies IS NOT NULL AND outcome = 'invalid' AND received_at >= %s
+ ORDER BY received_at DESC
+OFFSET %s
+ LIMIT 1
+"""
 _Place = tuple[int, int] | None  # of an entry: the second of its event, and its arrival number
+_AFTER_ALL: Final = (2**62, 0)
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
@@ -193,31 +206,38 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     outcome: str
     arrival: int
     anomalies: list[str]
+    subscription_id: str | None
     livemode: bool | None
     reason: str
     before: BillingRecord | None
     after: BillingRecord | None
+    amount: int | None
+    currency: str | None
+    grant: GrantTerms | None
+    reversal: PaymentReversal | None = None
 
 
 class EventFilter(msgspec.Struct, frozen=True):
     """Conditions on entries; None means any.
 
-    ``search`` is a part of the event's id or type, or of the id of its subscription or invoice,
-    case-insensitive. It also finds all events of ``named_types``.
+    ``search`` is a part of the event's id or type, or of the id of its subscription, invoice,
+    refund, dispute or charge, case-insensitive. It also finds all events of ``named_types``.
+    ``of_history`` leaves out what changed nothing for the tenant's users.
     """
 
     event_type: str | None = None
     outcome: Outcome | None = None
     search: str | None = None
     named_types: tuple[str, ...] = ()
+    of_history: bool = False
 
 
 class EventSubject(msgspec.Struct, frozen=True):
     """What an event is about, by the provider's ids.
 
-    ``amount`` is what remained to be paid of its invoice, or all of a paid one, in the smallest
-    unit of ``currency``. ``invoice_url`` is the provider's, unchecked. ``grant`` is of the
-    operator's own entries alone.
+    ``amount`` is what remained to be paid of its invoice, or all of a paid one, or that of its
+    refund or dispute, in the smallest unit of ``currency``. ``invoice_url`` is the provider's,
+    unchecked. ``grant`` is of the operator's own entries alone.
     """
 
     customer_id: str | None
@@ -233,8 +253,15 @@ _effect_of: Final = attrgetter("livemode", "reason", "before", "after")
 
 
 def _record(row: Sequence[Any]) -> LedgerRecord:
-    *columns, document = row
-    values = (*columns, *_effect_of(decode_document(document)))
+    *columns, text = row
+    document = decode_document(text)
+    # nothing remains of a paid invoice: then the amount is the whole one
+    amount, reversal = document.amount_remaining or document.amount_due, document.reversal
+    if reversal is not None:
+        amount = reversal.amount
+        reversal = shown_reversal(reversal, document.currency, columns[0])
+    facts = amount, document.currency, document.grant, reversal
+    values = (*columns, *_effect_of(document), *facts)
     return LedgerRecord(*values)
 
 
@@ -244,10 +271,9 @@ async def read_entries(
     """Return a tenant's entries, newest first, after a position ``(created, arrival)``; one more
     than ``limit``.
     """
-    values = _from(tenant_id, after)
-    return [
-        _record(row) for row in await _LISTING.read(connection, _OF_TENANT, "true", values, limit)
-    ]
+    created, arrival = after or _AFTER_ALL
+    rows = await connection.fetch(ENTRIES, (tenant_id, created, arrival, limit + 1))
+    return [_record(row) for row in rows]
 
 
 async def read_numbered(
@@ -266,14 +292,8 @@ async def read_numbered(
         "tenant_id = %(tenant)s",
         {"tenant": tenant_id, **conditions},
         EVERY_ROW if wanted == EventFilter() else _FILTERED,
-        BY_ARRIVAL,
     )
     return await numbered.read(connection, request, lambda row: shown(_record(row)))
-
-
-def _from(tenant_id: str, after: _Place) -> dict[str, object]:
-    created, arrival = after or (2**62, 0)
-    return {"tenant": tenant_id, "created": created, "arrival": arrival}
 
 
 async def find_entry(connection: Connection, tenant_id: str, event_id: str) -> LedgerRecord | None:
@@ -305,17 +325,6 @@ async def find_body(connection: Connection, event_id: str) -> tuple[bool, bytes 
     return row is not None, unpack(row[0]) if row and row[0] is not None else None
 
 
-async def find_body_of_tenant(
-    connection: Connection, tenant_id: str, event_id: str
-) -> bytes | None:
-    """Return the raw body of an event in a tenant's ledger, if that is still stored."""
-    query = (
-        "SELECT tenant_event_body(e.id) FROM billing_events e WHERE e.tenant_id = %s AND e.id = %s"
-    )
-    row = await connection.fetch_row(query, (tenant_id, event_id))
-    return unpack(row[0]) if row and row[0] is not None else None
-
-
 async def newest_second(connection: Connection) -> int | None:
     """Return the second of the newest event of all tenants (Unix time); reads every tenant."""
     second: int | None = await connection.fetch_value("SELECT max(tip_created) FROM subscriptions")
@@ -339,16 +348,38 @@ async def arrivals_after(connection: Connection, watched: Mapping[str, int]) -> 
     return dict(await connection.fetch(NEWEST_ARRIVALS, values))
 
 
-async def replaceable_entries(
-    connection: Connection, since: datetime, after: tuple[datetime, int], most: int
-) -> list[ReceivedEvent]:
-    """Return the next entries, received since a moment, that a valid event of their id replaces,
-    with bodies if stored.
+class ReplaceableEntries(msgspec.Struct, frozen=True):
+    """Entries that a valid event of their id replaces: all, or those that may be of ``tenants``.
 
-    ``after`` is the time and arrival number of the last entry before them.
+    ``after`` is the time and arrival number of the last entry before them. The columns of an
+    invalid event name no tenant, so these are selected by ``invalid_since`` alone.
     """
-    received, arrival = after
-    values = {"since": since, "received": received, "arrival": arrival, "most": most}
+
+    after: tuple[datetime, int]
+    tenants: tuple[str, ...] | None
+    invalid_since: datetime
+
+
+async def newest_invalid_since(connection: Connection, since: datetime, most: int) -> datetime:
+    """Return when the oldest of the newest ``most`` invalid entries came; ``since`` if there are
+    fewer.
+    """
+    row = await connection.fetch_row(NEWEST_INVALID, (since, most - 1))
+    return row[0] if row else since
+
+
+async def replaceable_entries(
+    connection: Connection, wanted: ReplaceableEntries, most: int
+) -> list[ReceivedEvent]:
+    """Return the next of these entries, with bodies if stored."""
+    received, arrival = wanted.after
+    values = {
+        "received": received,
+        "arrival": arrival,
+        "tenants": None if wanted.tenants is None else list(wanted.tenants),
+        "invalid_since": wanted.invalid_since,
+        "most": most,
+    }
     return [
         ReceivedEvent(to_event(columns), received_at, unpack(body) if body is not None else None)
         for *columns, received_at, body in await connection.fetch(REPLACEABLE_ENTRIES, values)
@@ -358,7 +389,7 @@ async def replaceable_entries(
 async def tenants_after(connection: Connection, after: str, limit: int) -> list[str]:
     """Return the next tenants by id, ended ones included."""
     query = "SELECT id FROM tenants WHERE id > %s ORDER BY id LIMIT %s"
-    return [row[0] for row in await connection.fetch(query, (after, limit))]
+    return await connection.fetch_column(query, (after, limit))
 
 
 async def count_tenants(connection: Connection, after: str = "") -> int:
@@ -366,19 +397,15 @@ async def count_tenants(connection: Connection, after: str = "") -> int:
 
 
 async def known_tenants(connection: Connection, tenants: Sequence[str]) -> set[str]:
-    return {
-        row[0]
-        for row in await connection.fetch(
-            "SELECT id FROM tenants WHERE id = ANY(%s)", (list(tenants),)
-        )
-    }
+    query = "SELECT id FROM tenants WHERE id = ANY(%s)"
+    return set(await connection.fetch_column(query, (list(tenants),)))
 
 
 async def tenants_with_news(
     connection: Connection, tenants: Sequence[str], since: datetime
 ) -> list[str]:
     """Return those of these tenants that have an event received at this moment or later."""
-    return [row[0] for row in await connection.fetch(WITH_RECENT_EVENTS, (list(tenants), since))]
+    return await connection.fetch_column(WITH_RECENT_EVENTS, (list(tenants), since))
 
 
 async def count_entries(connection: Connection, tenant_id: str) -> int:
@@ -398,10 +425,9 @@ async def parked_for(connection: Connection, tenants: Collection[str]) -> dict[s
 
 @asynccontextmanager
 async def folded_events(
-    connection: Connection, tenants: Sequence[str], since: int = -1
+    connection: Connection, tenants: Sequence[str]
 ) -> AsyncIterator[AsyncIterator[tuple[str, BillingEvent]]]:
-    """Open a stream of the events that the fold of these tenants applies, with their tenants, from
-    a second on.
+    """Open a stream of the events that the fold of these tenants applies, with their tenants.
 
     They are sorted by tenant, ``created`` and arrival. At most `ROWS_PER_FETCH` are in memory at a
     time. The transaction must continue until the block ends.
@@ -409,22 +435,6 @@ async def folded_events(
     await connection.execute(BY_INDEX)
     async with connection.cursor("folded_events") as cursor:
         cursor.itersize = ROWS_PER_FETCH
-        values = {**FOLD_TYPES, "tenants": list(tenants), "since": since}
+        values = {**FOLD_TYPES, "tenants": list(tenants)}
         await cursor.execute(FOLDED_EVENTS, values, binary=True)
         yield ((tenant_id, to_event(columns)) async for *columns, tenant_id in cursor)
-
-
-async def second_before_newest(connection: Connection, tenant_id: str, most: int) -> int | None:
-    """Return the second of the newest event that is not among a ledger's newest ``most``; None if
-    there is none.
-    """
-    second: int | None = await connection.fetch_value(SECOND_BEFORE_NEWEST, (tenant_id, most))
-    return second
-
-
-async def beginning_after(connection: Connection, tenant_id: str, second: int) -> int | None:
-    """Return the oldest second after this one whose only event is a full-state event."""
-    await connection.execute(BY_INDEX)
-    values = {**FOLD_TYPES, "tenant": tenant_id, "second": second}
-    found: int | None = await connection.fetch_value(BEGINNING_AFTER, values)
-    return found

@@ -1,33 +1,24 @@
-"""The billing ledger with its raw bodies, the context of a batch, and the links of customers.
+"""The billing ledger: what folds, links and moves need of it, and the locks of names.
 
-The functions for the webhook take and return whole batches: a batch costs two round trips, its
-commit included. Bodies are compressed (zlib's format, RFC 1950).
+Raw bodies are compressed (zlib's format, RFC 1950).
 """
 
-import re
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from itertools import chain
-from operator import attrgetter, itemgetter
-from typing import Any, Final
+from typing import Final
 
-import psycopg
-from isal import isal_zlib
-
-from tenantry.billing import accounts_store as accounts
-from tenantry.billing.ledger_rows import encode_document, to_event
+from tenantry.billing.batch_store import (
+    SEEN_EVENTS,
+    TENANTS_OF_CUSTOMERS,
+    by_customer,
+)
+from tenantry.billing.ledger_rows import to_event
 from tenantry.db.connection import Connection
-from tenantry.db.standby_waits import CommittedChange, commit_change
 from tenantry.db.statements import (
-    BIGINTS,
-    BLOBS,
-    JSONS,
+    BOOLEANS,
     MOMENT,
-    MOMENTS,
-    TEXT,
     TEXTS,
     BoundStatement,
     Statement,
@@ -39,58 +30,38 @@ from tenantry.domain.billing.events import (
     PAYMENT_TYPES,
     SNAPSHOT,
     WHOLE_SUBSCRIPTION_TYPES,
-    Anomaly,
     BillingEvent,
 )
 from tenantry.domain.billing.ledger import (
-    BatchContext,
-    BillingAccount,
-    CustomerLink,
-    CustomerUse,
     FoldId,
-    KnownTenants,
-    LedgerEntry,
     LinkedCustomer,
     NameLock,
     ReceivedEvent,
     ReplayNeed,
-    holders_of,
-    named_tenants,
 )
-from tenantry.domain.billing.raw_bodies import RawBodies
 from tenantry.domain.billing.state import BillingPolicy, fold_key, is_grant_key
+from tenantry.domain.billing_months import SETTLED_AFTER
 from tenantry.domain.plans import OVER
 
-TENANTS_OF_CUSTOMERS: Final = Statement(
-    "SELECT id, tenant_id, gone_by IS NOT NULL FROM customers WHERE id = ANY($1)", TEXTS
-)
-# Each event in the ledger, and whether a valid event of the same id replaces its entry.
-SEEN_EVENTS: Final = Statement(
-    """
-SELECT id,
-       outcome = 'invalid'
-       OR (outcome = 'ignored' AND anomalies && '{connected_account,ignored_livemode}')
-  FROM billing_events
- WHERE id = ANY($1)
-""",
-    TEXTS,
-)
-NEXT_ARRIVAL: Final = Statement("SELECT nextval('billing_arrivals')")
 # A transaction that adds a tenant or a customer link locks its name exclusively; one that parks an
 # event because the name is missing holds a shared lock. So one of the two sees what the other has
 # done.
-LOCK_NAMES: Final = """
+LOCK_NAMES: Final = Statement(
+    """
 SELECT CASE WHEN claimed THEN pg_advisory_xact_lock(hashtextextended(name, 0))
             ELSE pg_advisory_xact_lock_shared(hashtextextended(name, 0)) END
-  FROM unnest(%s::text[], %s::boolean[]) AS wanted (name, claimed)
-"""
+  FROM unnest($1, $2) AS wanted (name, claimed)
+""",
+    TEXTS,
+    BOOLEANS,
+)
 # The tenants that have one of these customers or subscriptions, or a subscription of one of these
 # customers.
 LOCK_HOLDERS: Final = """
-SELECT
+SELECT id
   FROM tenants
  WHERE id = ANY(ARRAY(
-         SELECT %(tenant)s
+         SELECT %(tenant)s::text
           UNION
          SELECT tenant_id FROM customers WHERE id = ANY(%(customers)s)
           UNION
@@ -105,10 +76,10 @@ SELECT
  ORDER BY id
    FOR NO KEY UPDATE
 """
-
 FOLD_TYPES: Final = {
     "folded": sorted(FOLDED_TYPES),
     "full_state": sorted(WHOLE_SUBSCRIPTION_TYPES),
+    "settled_after": None,
 }
 """The parameters of statements on the events that the fold applies.
 
@@ -116,6 +87,8 @@ A full-state event that is the only one of its second gives a state that does no
 events. An event without a subscription's id does not prove which subscription ended before. One
 that is past due does not say since when, one with paused payments does not say until when they were
 paid, one with truncated items keeps those before, and one without a customer keeps the one before.
+Where quotas follow billing months, one that is not ``settled_after`` its anchor does not say which
+month ran when that came.
 """
 # A late event's history begins at the newest full-state event before it that is alone in its
 # second; without one, at the beginning. With "until" it ends at the next such event. MATERIALIZED
@@ -141,7 +114,10 @@ WITH beginnings AS MATERIALIZED (
                                   AND r.customer_id IS NOT NULL
                                   AND r.document->>'status' NOT IN ('past_due', 'unpaid')
                                   AND r.document->'details'->>'pause' IS DISTINCT FROM 'void'
-                                  AND r.document->'details'->>'is_truncated' IS NULL)
+                                  AND r.document->'details'->>'is_truncated' IS NULL
+                                  AND (%(settled_after)s::bigint IS NULL
+                                       OR r.document->'details'->>'anchor' IS NULL
+                                       OR r.created - (r.document->'details'->>'anchor')::bigint >= %(settled_after)s))
                    ORDER BY r.created DESC
                    LIMIT 1), -1) ELSE second END AS since,
                 coalesce((
@@ -159,7 +135,10 @@ WITH beginnings AS MATERIALIZED (
                                   AND r.customer_id IS NOT NULL
                                   AND r.document->>'status' NOT IN ('past_due', 'unpaid')
                                   AND r.document->'details'->>'pause' IS DISTINCT FROM 'void'
-                                  AND r.document->'details'->>'is_truncated' IS NULL)
+                                  AND r.document->'details'->>'is_truncated' IS NULL
+                                  AND (%(settled_after)s::bigint IS NULL
+                                       OR r.document->'details'->>'anchor' IS NULL
+                                       OR r.created - (r.document->'details'->>'anchor')::bigint >= %(settled_after)s))
                    ORDER BY r.created
                    LIMIT 1), 9223372036854775807) AS until
            FROM unnest(%(tenants)s::text[], %(folds)s::text[], %(seconds)s::bigint[],
@@ -202,96 +181,36 @@ SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice
 """
 
 
-_first: Final = itemgetter(0)
-NONE_CURRENT: Final[Mapping[str, str]] = {}
-
-
-async def read_context(
-    connection: Connection,
-    policy: BillingPolicy,
-    tenants: Collection[str],
-    customers: Collection[str],
-    subscriptions: Collection[str],
-    events: Collection[str],
-    current: Mapping[str, str] = NONE_CURRENT,
-) -> BatchContext:
-    """Lock the tenants that a batch touches and read its context, in one round trip.
-
-    ``subscriptions`` is empty with `SubscriptionRule.ANY`, ``current`` (`tenants_of_current`) with
-    `SubscriptionRule.EACH`.
-    """
-    # Links and holders after the locks: another transaction may have changed them while this waited
-    # for a tenant.
-    calls = [
-        accounts.LOCK_ACCOUNTS([*tenants, *current.values()], list(customers), list(subscriptions)),
-        TENANTS_OF_CUSTOMERS(list(customers)),
-        SEEN_EVENTS(list(events)),
-        NEXT_ARRIVAL(),
-    ]
-    if subscriptions:
-        calls.append(accounts.HOLDERS(list(subscriptions)))
-    rows, links, seen, [(first_arrival,)], *holders = await connection.run_batch(*calls)
-    locked = accounts.to_accounts(rows, policy)
-    with_subscriptions = holders_of(subscriptions, locked)
-    return BatchContext(
-        accounts=locked,
-        known=KnownTenants(
-            _by_customer(links), named_tenants(with_subscriptions, locked), dict(current)
-        ),
-        seen=frozenset(map(_first, seen)),
-        first_arrival=first_arrival,
-        replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
-        tenants_of_subscription=with_subscriptions,
-        missing=frozenset(map(_first, chain(*holders))).difference(locked),
-        gone_customers=frozenset([customer_id for customer_id, _, is_gone in links if is_gone]),
-    )
-
-
-def _by_customer(links: Iterable[Sequence[Any]]) -> dict[str, str]:
-    """Return the tenants of rows of `TENANTS_OF_CUSTOMERS`."""
-    return {customer_id: tenant_id for customer_id, tenant_id, _ in links}
-
-
-async def lock_names(connection: Connection, locks: Iterable[NameLock]) -> None:
+def locked_names(locks: Iterable[NameLock]) -> BoundStatement:
     """Lock names until the transaction ends: tenants, then subscriptions, then customers; before
     locking any row.
     """
     claimed = dict(sorted(locks))  # of two locks of one name the claim counts
     names = sorted(claimed, reverse=True)
-    if names:
-        await connection.execute(LOCK_NAMES, (names, [claimed[name] for name in names]))
+    return LOCK_NAMES(names, [claimed[name] for name in names])
+
+
+async def lock_names(connection: Connection, locks: Collection[NameLock]) -> None:
+    """Lock names as `locked_names`, in one round trip."""
+    if locks:
+        await connection.run_batch(locked_names(locks))
 
 
 async def lock_holders(
     connection: Connection,
-    tenant_id: str,
+    tenant_id: str | None,
     customers: Collection[str],
     subscriptions: Collection[str],
-) -> None:
+) -> list[str]:
     """Lock a tenant and those that have these names, in the order of their ids, until the
-    transaction ends.
+    transaction ends; return those that exist.
     """
     values = {
         "tenant": tenant_id,
         "customers": list(customers),
         "subscriptions": list(subscriptions),
     }
-    await connection.execute(LOCK_HOLDERS, values)
-
-
-async def lock_account(
-    connection: Connection, tenant_id: str, policy: BillingPolicy
-) -> BillingAccount | None:
-    """Lock one tenant until the transaction ends."""
-    return (await lock_accounts(connection, [tenant_id], policy)).get(tenant_id)
-
-
-async def lock_accounts(
-    connection: Connection, tenants: Collection[str], policy: BillingPolicy
-) -> dict[str, BillingAccount]:
-    """Lock tenants, in the order of their ids, until the transaction ends."""
-    found = await accounts.read_accounts(connection, sorted(tenants), policy, lock=True)
-    return {account.tenant_id: account for account in found}
+    return await connection.fetch_column(LOCK_HOLDERS, values)
 
 
 async def read_events(
@@ -303,6 +222,7 @@ async def read_events(
     seconds, late, until = zip(*needs.values(), strict=True)
     values = {
         **FOLD_TYPES,
+        "settled_after": SETTLED_AFTER if policy.catalog.has_billing_months else None,
         "tenants": list(tenants),
         "folds": [_subscription_of(key, policy) for key in keys],
         "seconds": list(seconds),
@@ -343,9 +263,9 @@ async def read_payments(
 
 async def read_parked(
     connection: Connection,
-    tenants: Sequence[str],
-    customers: Sequence[str],
-    subscriptions: Sequence[str] = (),
+    tenants: Collection[str],
+    customers: Collection[str],
+    subscriptions: Collection[str] = (),
 ) -> list[ReceivedEvent]:
     """Return the parked events that wait for these tenants, customers or subscriptions, oldest
     first.
@@ -395,13 +315,13 @@ async def tenants_of_customers(
 async def tenants_of(connection: Connection, customers: Collection[str]) -> dict[str, str]:
     """Return the tenants of customers, by customer; unlinked customers are left out."""
     [rows] = await connection.run_batch(TENANTS_OF_CUSTOMERS(list(customers)))
-    return _by_customer(rows)
+    return by_customer(rows)
 
 
 async def subscriptions_of(connection: Connection, tenant_id: str) -> list[str]:
     """Return the subscriptions that a tenant has or had."""
     query = "SELECT subscription_id FROM subscription_tenants WHERE tenant_id = %s"
-    return [row[0] for row in await connection.fetch(query, (tenant_id,))]
+    return await connection.fetch_column(query, (tenant_id,))
 
 
 TENANTS_OF_CURRENT: Final = """
@@ -427,55 +347,9 @@ async def tenants_of_current(
 
 async def customers_of(connection: Connection, tenant_id: str) -> list[str]:
     query = "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at, id"
-    return [row[0] for row in await connection.fetch(query, (tenant_id,))]
+    return await connection.fetch_column(query, (tenant_id,))
 
 
-INSERT_ENTRIES: Final = Statement(
-    """
-INSERT INTO billing_events (
-       id, type, created, arrival, received_at, org_id, customer_id, subscription_id, invoice_url,
-       tenant_id, outcome, anomalies, document)
-SELECT id, type, created, arrival, received_at, org_id, customer_id, subscription_id, invoice_url,
-       tenant_id, outcome, string_to_array(anomalies, ' '), document
-  FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) AS given (
-       id, type, created, arrival, received_at, org_id, customer_id, subscription_id, invoice_url,
-       tenant_id, outcome, anomalies, document)
-""",
-    TEXTS,
-    TEXTS,
-    BIGINTS,
-    BIGINTS,
-    MOMENTS,
-    TEXTS,
-    TEXTS,
-    TEXTS,
-    TEXTS,
-    TEXTS,
-    TEXTS,
-    TEXTS,
-    JSONS,
-)
-INSERT_LINKS: Final = Statement(
-    """
-INSERT INTO customers (id, tenant_id, linked_by)
-SELECT * FROM unnest($1, $2, $3)
-    ON CONFLICT (id) DO NOTHING
-""",
-    TEXTS,
-    TEXTS,
-    TEXTS,
-)
-SET_CUSTOMER_USES: Final = Statement(
-    """
-UPDATE customers
-   SET gone_by = given.event_id
-  FROM unnest($1, $2, $3) AS given (id, tenant_id, event_id)
- WHERE customers.id = given.id AND customers.tenant_id = given.tenant_id
-""",
-    TEXTS,
-    TEXTS,
-    TEXTS,
-)
 # Events prove a customer as in `customer_links.proves_customer`. The index of a tenant's entries
 # bounds what this reads.
 LINKED_CUSTOMERS: Final = """
@@ -493,58 +367,6 @@ SELECT c.tenant_id, c.id, c.gone_by IS NOT NULL,
  WHERE c.tenant_id = ANY(%(tenants)s)
  ORDER BY c.linked_at DESC, c.id DESC
 """
-DELETE_ENTRIES: Final = Statement(
-    "DELETE FROM billing_events WHERE id = ANY($1) AND NOT coalesce($2 = ANY(anomalies), false)",
-    TEXTS,
-    TEXT,
-)
-# An entry that is decoded again keeps its arrival number, and so its body.
-DELETE_REPLACED: Final = Statement(
-    """
-WITH gone AS (
-         DELETE FROM billing_events
-          WHERE id = ANY($1)
-            AND (outcome = 'invalid'
-                 OR (outcome = 'ignored' AND anomalies && '{connected_account,ignored_livemode}'))
-      RETURNING arrival)
-DELETE FROM billing_bodies b
- USING gone
- WHERE b.arrival = gone.arrival AND b.arrival <> ALL($2)
-""",
-    TEXTS,
-    BIGINTS,
-)
-UPDATE_PARKED: Final = Statement(
-    """
-UPDATE billing_events e
-   SET tenant_id = given.tenant_id,
-       outcome = given.outcome,
-       anomalies = string_to_array(given.anomalies, ' '),
-       document = given.document
-  FROM unnest($1, $2, $3, $4, $5) AS given (id, tenant_id, outcome, anomalies, document)
- WHERE e.id = given.id
-""",
-    TEXTS,
-    TEXTS,
-    TEXTS,
-    TEXTS,
-    JSONS,
-)
-
-INSERT_BODIES: Final = Statement(
-    """
-INSERT INTO billing_bodies (arrival, received_at, body)
-SELECT arrival, $3, body FROM unnest($1, $2) AS kept (arrival, body)
-""",
-    BIGINTS,
-    BLOBS,
-    MOMENT,
-)
-_FASTEST: Final = 0
-
-_ENTRY_KEY: Final = re.compile(r"billing_events(_\w+)?_pkey")
-"""The primary key of the ledger, or of one of its partitions."""
-
 PARK_AGAIN: Final = Statement(
     """
 UPDATE billing_events
@@ -561,85 +383,8 @@ UPDATE billing_events
 )
 
 
-class EntryTakenError(Exception):
-    """Another transaction has added one of the events to the ledger meanwhile."""
-
-
-_event_id: Final = attrgetter("received.event.id")
-_columns_of: Final = attrgetter(
-    "event.id",
-    "event.type",
-    "event.created",
-    "event.arrival",
-    "received_at",
-    "event.org_id",
-    "event.customer_id",
-    "event.subscription_id",
-    "event.invoice_url",
-)
-
-
-def insert_entries(entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
-    # sorted by id, so that two batches with the same new events cannot deadlock
-    rows = [
-        (*_columns_of(entry.received), *_effect_of(entry))
-        for entry in sorted(entries, key=_event_id)
-    ]
-    return INSERT_ENTRIES.for_rows(rows)
-
-
-def insert_bodies(
-    entries: Sequence[LedgerEntry], raw_bodies: RawBodies, now: datetime
-) -> list[BoundStatement]:
-    """Store the raw bodies of new entries, as far as the setting wants them."""
-    stored = [
-        (entry.received.event.arrival, pack(entry.received.body))
-        for entry in entries
-        if entry.received.body is not None and raw_bodies.stores_body_of(entry.received.event)
-    ]
-    return INSERT_BODIES.for_rows(stored, now)
-
-
-def _effect_of(entry: LedgerEntry) -> tuple[str | None, str, str | None, bytes]:
-    """Return the columns of an entry that follow from its tenant."""
-    anomalies = " ".join(entry.anomalies) or None
-    return entry.tenant_id, entry.outcome, anomalies, encode_document(entry)
-
-
-def pack(body: bytes) -> bytes:
-    return isal_zlib.compress(body, _FASTEST)
-
-
 def unpack(packed: bytes) -> bytes:
     return zlib.decompress(packed)
-
-
-def delete_entries(ids: Sequence[str]) -> list[BoundStatement]:
-    """Delete entries that a newer snapshot superseded; those that report drift stay."""
-    return [DELETE_ENTRIES(ids, Anomaly.DRIFT)] if ids else []
-
-
-def delete_replaced(ids: Collection[str], entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
-    """Delete the entries that new ``entries`` of the same id replace; call it before inserting
-    these.
-    """
-    arrivals = [entry.received.event.arrival for entry in entries]
-    return [DELETE_REPLACED(sorted(ids), arrivals)] if ids else []
-
-
-def update_parked(entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
-    """Write the outcome of parked events whose tenant has become known."""
-    return UPDATE_PARKED.for_rows([(_event_id(entry), *_effect_of(entry)) for entry in entries])
-
-
-def insert_links(links: Sequence[CustomerLink]) -> list[BoundStatement]:
-    """Add links of customers; the first claim on a customer stands."""
-    return INSERT_LINKS.for_rows(links)
-
-
-def set_customer_uses(uses: Sequence[CustomerUse]) -> list[BoundStatement]:
-    """Store which customers cannot be used any more, and which can be again."""
-    return SET_CUSTOMER_USES.for_rows(uses)
 
 
 async def linked_customers(
@@ -659,29 +404,28 @@ async def linked_customers(
     return found
 
 
-async def write(connection: Connection, calls: Sequence[BoundStatement], *, commit: bool) -> None:
-    """Run these calls together. Raises `EntryTakenError`; roll back then."""
-    if not calls and not commit:
-        return
-    with _entries_taken():
-        await connection.run_batch(*calls, commit=commit)
+# Of these tenants, or of all. One whose other tenant was removed may have moved there before. The
+# rows of tenants are read by their ids: the view `subscriptions` would read all of them.
+SHARED_SUBSCRIPTIONS: Final = """
+WITH wanted AS (
+         SELECT subscription_id FROM subscription_tenants WHERE tenant_id = ANY(%(tenants)s)
+          UNION
+         SELECT subscription_id FROM subscription_tenants WHERE %(tenants)s::text[] IS NULL)
+SELECT s.subscription_id
+  FROM wanted
+  JOIN subscription_tenants s USING (subscription_id)
+  JOIN tenants t ON t.id = s.tenant_id
+ GROUP BY s.subscription_id
+HAVING count(*) > 1 OR bool_or(t.folds->s.subscription_id->>'moved_at' IS NOT NULL)
+ ORDER BY s.subscription_id
+"""
 
 
-async def write_change(connection: Connection, calls: Sequence[BoundStatement]) -> CommittedChange:
-    """Run these calls, in a transaction that changes what checks read, and commit. Raises
-    `EntryTakenError`; roll back then.
+async def shared_subscriptions(
+    connection: Connection, tenants: Collection[str] | None = None
+) -> list[str]:
+    """Return the subscriptions of these tenants, or all, that several tenants have or had, by
+    events or invoices.
     """
-    with _entries_taken():
-        return await commit_change(connection, *calls)
-
-
-@contextmanager
-def _entries_taken() -> Iterator[None]:
-    try:
-        yield
-    except psycopg.errors.UniqueViolation as error:
-        if _ENTRY_KEY.fullmatch(error.diag.constraint_name or ""):
-            raise EntryTakenError(
-                "an event of the batch was delivered twice at once, and the other is in the ledger"
-            ) from error
-        raise
+    values = {"tenants": None if tenants is None else list(tenants)}
+    return await connection.fetch_column(SHARED_SUBSCRIPTIONS, values)

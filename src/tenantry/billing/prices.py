@@ -1,11 +1,9 @@
 """The prices of the plan catalog, read from the provider in the background."""
 
-import asyncio
 import logging
 from typing import Final
 
 from tenantry.common.clock import exponential
-from tenantry.domain.errors import DomainError
 from tenantry.domain.plans import Catalog, Plan
 from tenantry.domain.prices import PlanPrice
 from tenantry.integrations.stripe.client import ProviderApi, ProviderPrice
@@ -20,9 +18,10 @@ logger = logging.getLogger(__name__)
 class PriceList:
     """What plans cost, as the provider last said; without ``provider`` nothing is known.
 
-    Each process that serves reads the prices for itself, at its start and every hour. No request
-    and no start waits for that. A read that fails changes nothing. A price that the provider does
-    not sell, and one that is not recurring, is left out and logged when that changes.
+    Each process that serves reads the prices for itself: a loop calls `read`, at the start and
+    every hour. No request and no start waits for that. A read that fails changes nothing. A price
+    that the provider does not sell, and one that is not recurring, is left out and logged when that
+    changes.
     """
 
     def __init__(self, provider: ProviderApi | None, catalog: Catalog) -> None:
@@ -31,6 +30,7 @@ class PriceList:
         self._known: dict[str, PlanPrice] | None = None
         self._faults: dict[str, str] = {}
         self._is_answered = False
+        self._failures = 0
 
     @property
     def is_awaited(self) -> bool:
@@ -46,33 +46,23 @@ class PriceList:
             return None
         return tuple(known[price] for price in plan.stripe_price_ids if price in known)
 
-    async def run(self) -> None:
-        """Read the prices now and every hour, sooner after a failure, until cancelled."""
+    def pause(self) -> float:
+        """Return the seconds until the next read: fewer after a failure."""
+        if not self._failures:
+            return _HOUR
+        return exponential(self._failures, first=_FIRST_RETRY, factor=2, ceiling=_HOUR)
+
+    async def read(self) -> None:
+        """Read the prices once. Raises `DomainError` if the provider does not answer."""
         if self._provider is None:
             return
-        failures = 0
-        while True:
-            failures = 0 if await self.read() else failures + 1
-            retry = exponential(min(failures, 10), first=_FIRST_RETRY, factor=2, ceiling=_HOUR)
-            await asyncio.sleep(retry if failures else _HOUR)
-
-    async def read(self) -> bool:
-        """Read the prices once; return whether the provider answered. Raises nothing."""
-        if self._provider is None:
-            return False
-        try:
-            found = await self._provider.prices(self._ids)
-        except DomainError as error:
-            logger.info("the prices of the plan catalog could not be read: %s", error)
-            return False
-        except Exception:
-            logger.exception("the prices of the plan catalog could not be read")
-            return False
+        self._failures += 1
+        found = await self._provider.prices(self._ids)
+        self._failures = 0
         self._is_answered = True
         self._report(_faults_of(found))
         if found is not None:
             self._known = _sold(found)
-        return True
 
     def _report(self, faults: dict[str, str]) -> None:
         """Log the faults that the last read did not have."""

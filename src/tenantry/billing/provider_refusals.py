@@ -12,7 +12,9 @@ from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.errors import ProviderRefusedError
 
-ProviderOperation = Literal["checkout", "portal session", "change of seats", "customer lookup"]
+ProviderOperation = Literal[
+    "checkout", "portal session", "change of seats", "customer lookup", "payment lookup"
+]
 
 logger = logging.getLogger(__name__)
 

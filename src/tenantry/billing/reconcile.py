@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,10 +15,11 @@ import msgspec
 from tenantry.billing import reconcile_store as store
 from tenantry.billing.backfill import Backfill, MissedEvent
 from tenantry.billing.ingest import WebhookService
-from tenantry.billing.reconcile_run import NO_OBSERVER, ReconcileRun, RunObserver
+from tenantry.billing.ledger_run import LedgerRun
+from tenantry.billing.reconcile_run import NO_OBSERVER, Groups, ReconcileRun, RunObserver
 from tenantry.billing.reconcile_store import LinkedTenant
 from tenantry.billing.subscription_survey import SubscriptionSurvey, UnplacedSubscription
-from tenantry.billing.tenant_comparison import Comparison, Purpose, TenantComparer
+from tenantry.billing.tenant_comparison import Comparison, TenantComparer
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
@@ -120,13 +121,12 @@ class Reconciler:
         nothing is written. Raises `NotFoundError` for a named tenant that does not exist; then
         nothing is done. Another error stops the run and is part of the result.
         """
-        purpose: Purpose = "dry run" if dry_run else "repair"
         if tenants is None:
-            run = self._new_run(self._new_survey(None), purpose, observer)
-            return await self._finish(run, run.compare_account())
+            run = self._new_run(self._new_survey(None), observer, dry_run=dry_run)
+            return await self._finish(run, run.of_account())
         named = await self._named(tenants)
-        run = self._new_run(self._new_survey(named), purpose, observer)
-        return await self._finish(run, run.compare_named(named))
+        run = self._new_run(self._new_survey(named), observer, dry_run=dry_run)
+        return await self._finish(run, run.of_named(named))
 
     async def run_due(self, older_than: timedelta, most: int) -> Reconciliation:
         """Compare, repair and log all tenants, if this was last done longer ago than
@@ -150,8 +150,8 @@ class Reconciler:
         if listed_at is None or listed_at <= now - older_than:
             found = await self._continue_with_account(now)
         else:
-            run = self._new_run(self._new_survey(due), "repair", NO_OBSERVER)
-            found = await self._finish(run, run.compare_each(due))
+            run = self._new_run(self._new_survey(due), NO_OBSERVER, dry_run=False)
+            found = await self._finish(run, run.of_each(due))
         self.skipped |= {comparison.tenant_id: now + _SKIPPED_FOR for comparison in found.troubled}
         _log(found)
         if found.stopped is not None:
@@ -169,8 +169,8 @@ class Reconciler:
         self.unfinished = None
         until = now + _LONGEST_RUN
         observer = RunObserver(stops=lambda: self.clock() >= until)
-        run = self._new_run(survey, "repair", observer)
-        found = await self._finish(run, run.compare_account())
+        run = self._new_run(survey, observer, dry_run=False)
+        found = await self._finish(run, run.of_account())
         is_complete = found.stopped is None and not found.interrupted
         if not is_complete and not isinstance(found.stopped, ProviderRefusedError):
             self.unfinished = survey
@@ -187,17 +187,9 @@ class Reconciler:
         )
 
     def _new_run(
-        self,
-        survey: SubscriptionSurvey,
-        purpose: Purpose,
-        observer: RunObserver,
+        self, survey: SubscriptionSurvey, observer: RunObserver, *, dry_run: bool
     ) -> ReconcileRun:
-        return ReconcileRun(
-            self._comparer,
-            survey,
-            purpose,
-            observer,
-        )
+        return ReconcileRun(self._comparer, survey, dry_run, observer)
 
     async def _named(self, tenants: Sequence[str]) -> list[LinkedTenant]:
         """Return the tenants with these ids. Raises `NotFoundError` if one does not exist."""
@@ -209,20 +201,22 @@ class Reconciler:
             raise NotFoundError(f"tenant: {', '.join(missing)}")
         return known
 
-    async def _finish(self, run: ReconcileRun, comparing: Awaitable[None]) -> Reconciliation:
-        """Await the comparisons of a run; then fetch the missed events of repaired tenants, also
+    async def _finish(self, run: ReconcileRun, groups: Groups) -> Reconciliation:
+        """Compare the tenants of a run; then fetch the missed events of repaired tenants, also
         after an error.
 
         A later run would not find that these tenants had drifted. The first error is part of the
         result.
         """
         survey = run.survey
-        stopped = await _error_of(comparing)
-        interrupted, drifted = run.observer.stops(), run.drifted
+        comparing = LedgerRun(groups, run.compare, run.dry_run)
+        await comparing.finish(lambda _: run.observer.stops())
+        stopped, drifted = comparing.stopped, run.drifted
+        interrupted = comparing.interrupted or run.observer.stops()
         is_complete = stopped is None and not interrupted and survey.only is None
         try:
             drifted = await self._with_missed(run)
-            if is_complete and run.purpose == "repair":
+            if is_complete and not run.dry_run:
                 await self._record_complete(survey)
         except DomainError as error:
             stopped = stopped or error
@@ -251,7 +245,7 @@ class Reconciler:
         Those of tenants of earlier runs that could not fetch them are ingested too. A dry run
         ingests nothing.
         """
-        dry_run, drifted = run.purpose == "dry run", run.drifted
+        dry_run, drifted = run.dry_run, run.drifted
         wanted = self.unfetched | {comparison.tenant_id: run.since for comparison in drifted}
         if not wanted:
             return []
@@ -272,26 +266,14 @@ class Reconciler:
         each. Ingest them, unless it is a dry run.
         """
         found = list[MissedEvent]()
-        finding = self.backfill.missed_since(
-            min(since.values()),
-            only=since,
-            dry_run=dry_run,
-        )
-        async with aclosing(finding) as parts:
+        run = self.backfill.parts(min(since.values()), only=since, dry_run=dry_run)
+        async with aclosing(run.results()) as parts:
             async for part in parts:
                 found += part.missed
         missed = defaultdict[str | None, list[MissedEvent]](list)
         for event in sorted(found, key=attrgetter("created")):
             missed[event.tenant_id].append(event)
         return missed
-
-
-async def _error_of(comparing: Awaitable[None]) -> DomainError | None:
-    try:
-        await comparing
-    except DomainError as error:
-        return error
-    return None
 
 
 def _log(found: Reconciliation) -> None:

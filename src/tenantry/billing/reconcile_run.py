@@ -4,7 +4,7 @@ found.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from tenantry.billing import reconcile_store as store
-from tenantry.billing.accounts_store import read_accounts
+from tenantry.billing.batch_store import read_accounts
 from tenantry.billing.reconcile_store import LinkedTenant
 from tenantry.billing.subscription_survey import SubscriptionSurvey
 from tenantry.billing.tenant_comparison import (
@@ -27,8 +27,8 @@ from tenantry.common.clock import from_epoch
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.domain.billing.events import KNOWN_TYPES
 from tenantry.domain.billing.ledger import BillingAccount
+from tenantry.domain.billing.state import UNBEGUN_OR_OVER
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, ProviderRefusedError
-from tenantry.domain.plans import OVER
 
 EVENTS_KEPT: Final = timedelta(days=30)
 """How long the provider lists an event (its documentation of the events list)."""
@@ -56,19 +56,22 @@ class RunObserver(msgspec.Struct, frozen=True):
 
 
 NO_OBSERVER: Final = RunObserver()
+Groups = AsyncGenerator[Sequence[LinkedTenant], None]
 
 
 @dataclass(eq=False)
 class ReconcileRun:
     """Compares tenants, and keeps what it has found so far.
 
-    ``since`` is the second since which missed events may explain the drift. Methods raise the
-    errors of `TenantComparer`, and keep what they have found before.
+    `of_account`, `of_named` and `of_each` are sources of a `LedgerRun`, and `compare` is what it
+    does: they yield groups of tenants, and an empty one where a run can end. ``since`` is the
+    second since which missed events may explain the drift. Methods raise the errors of
+    `TenantComparer`, and keep what they have found before.
     """
 
     comparer: TenantComparer
     survey: SubscriptionSurvey
-    purpose: Purpose
+    dry_run: bool
     observer: RunObserver
     since: int = field(init=False)
 
@@ -95,47 +98,58 @@ class ReconcileRun:
         """The number of tenants compared."""
         return self._unchanged + len(self._compared)
 
-    async def compare_account(self) -> None:
-        """List all subscriptions, and ask the provider about the customers of those tenants alone
-        that may differ.
+    async def of_account(self) -> Groups:
+        """List all subscriptions, and yield those tenants alone that may differ.
 
-        Then compare all tenants of which the list has less than their state says.
+        Then yield all tenants of which the list has less than their state says.
         """
         if not self.survey.is_read:
-            await self._compare_listed()
-        async for tenants in self._linked_pages():
-            if self.observer.stops():
-                return
-            await self._compare_rest(tenants)
+            async with aclosing(self._listed()) as groups:
+                async for group in groups:
+                    yield group
+        async with aclosing(self._linked_pages()) as pages:
+            async for tenants in pages:
+                for group in await self._less_than_expected(tenants):
+                    yield group
+                yield []
+                await self._confirm(tenants)
 
-    async def compare_named(self, tenants: Sequence[LinkedTenant]) -> None:
-        """Ask the provider about each customer of these tenants.
+    async def of_named(self, tenants: Sequence[LinkedTenant]) -> Groups:
+        """Yield these tenants, to ask the provider about each customer.
 
         Then list all subscriptions for those that have no living one: another customer, without a
         link, may have it.
         """
-        await self.compare_each([each for each in tenants if each.may_have_subscription])
+        for group in _groups([each for each in tenants if each.may_have_subscription]):
+            yield group
         without = await self._without_subscription(tenants)
-        if not without or self.observer.stops():
+        if not without:
             return
         self.survey.only = {tenant.id for tenant in without}
-        await self._compare_listed()
-        if not self.observer.stops():
-            await self._compare_rest(without)
+        async with aclosing(self._listed()) as groups:
+            async for group in groups:
+                yield group
+        for group in await self._less_than_expected(without):
+            yield group
+        await self._confirm(without)
 
-    async def compare_each(self, tenants: Sequence[LinkedTenant]) -> None:
+    async def of_each(self, tenants: Sequence[LinkedTenant]) -> Groups:
+        """Yield these tenants."""
+        for group in _groups(tenants):
+            yield group
+
+    async def compare(self, group: Sequence[LinkedTenant], /, *, dry_run: bool) -> None:
         """Ask the provider about these tenants, and about those whose subscriptions have moved."""
-        for start in range(0, len(tenants), _AT_ONCE):
-            group = tenants[start : start + _AT_ONCE]
-            moved = await self._compare_group(group)
-            self.observer.compared(len(group))
-            while moved and not self.observer.stops():
-                others = await self._others_of(moved)
-                moved = await self._compare_group(self._undecided(others))
-            if self.observer.stops():
-                return
+        if not group:
+            return
+        purpose: Purpose = "dry run" if dry_run else "repair"
+        moved = await self._compare_group(group, purpose)
+        self.observer.compared(len(group))
+        while moved and not self.observer.stops():
+            others = self._undecided(await self._others_of(moved))
+            moved = await self._compare_group(others, purpose) if others else []
 
-    async def _linked_pages(self) -> AsyncIterator[Sequence[LinkedTenant]]:
+    async def _linked_pages(self) -> Groups:
         after = ""
         while True:
             # a tenant that ended between the two statements would make the page look like the last
@@ -155,46 +169,49 @@ class ReconcileRun:
         without = {account.tenant_id for account in accounts if not _has_subscription(account)}
         return [tenant for tenant in tenants if tenant.id in without]
 
-    async def _compare_listed(self) -> None:
-        """Read the list, and ask about the tenants of each page that may differ."""
+    async def _listed(self) -> Groups:
+        """Read the list, and yield the tenants of each page that may differ."""
         survey = self.survey
         subscriptions = self.comparer.provider.every_subscription(survey.after)
         async with aclosing(subscriptions) as pages:
             async for page in pages:
                 doubtful = await survey.doubtful_on(page)
                 self.observer.listed(len(page))
-                await self.compare_each(self._undecided(doubtful))
-                if self.observer.stops():
-                    return  # some of the doubtful ones may not be compared
+                for group in _groups(self._undecided(doubtful)):
+                    yield group
+                yield []
+                # only now: all doubtful ones are compared
                 survey.after = page[-1].id if page else None
         survey.is_read = True
 
-    async def _compare_rest(self, tenants: Sequence[LinkedTenant]) -> None:
-        """Ask about those of these tenants of which the list has less than expected; the others are
-        compared by now.
-        """
-        rest = self._not_asked(tenants)
-        await self.compare_each(await self.survey.doubtful_among(rest))
-        if self.observer.stops():
-            return  # some of the doubtful ones may not be compared
-        confirmed = [tenant.id for tenant in self._not_asked(rest)]
+    async def _less_than_expected(
+        self, tenants: Sequence[LinkedTenant]
+    ) -> list[Sequence[LinkedTenant]]:
+        """Return those of these tenants of which the list has less than expected."""
+        return _groups(await self.survey.doubtful_among(self._not_asked(tenants)))
+
+    async def _confirm(self, tenants: Sequence[LinkedTenant]) -> None:
+        """Count these tenants as compared, of which the list has what was expected."""
+        confirmed = [tenant.id for tenant in self._not_asked(tenants)]
         self._unchanged += len(confirmed)
         self.observer.compared(len(confirmed))
-        if self.purpose == "repair":
+        if not self.dry_run:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
                 await store.mark_compared(connection, confirmed, self.survey.begun_at)
 
     def _not_asked(self, tenants: Iterable[LinkedTenant]) -> list[LinkedTenant]:
         return [tenant for tenant in tenants if tenant.id not in self.survey.asked]
 
-    async def _compare_group(self, group: Sequence[LinkedTenant]) -> list[MovedSubscription]:
+    async def _compare_group(
+        self, group: Sequence[LinkedTenant], purpose: Purpose
+    ) -> list[MovedSubscription]:
         """Compare tenants at the same time; return the subscriptions that have moved from them or
         to them.
 
         Others may have been repaired when an error that is not about its tenant is raised.
         """
         moved = list[MovedSubscription]()
-        results = await self._compare(group)
+        results = await self._compare(group, purpose)
         for tenant, result in zip(group, results, strict=True):
             if isinstance(result, Comparison):
                 self._add_with_others(tenant, result)
@@ -209,13 +226,15 @@ class ReconcileRun:
         for comparison in (result, *result.others):
             self._add(comparison, self._missed_since(tenant))
 
-    async def _compare(self, group: Sequence[LinkedTenant]) -> list[Comparison | BaseException]:
+    async def _compare(
+        self, group: Sequence[LinkedTenant], purpose: Purpose
+    ) -> list[Comparison | BaseException]:
         """Compare tenants at the same time. Raises what the provider answers to all of them.
 
         An error about its tenant becomes the trouble of its comparison; another one is in the place
         of the comparison.
         """
-        comparing = [self.comparer.compare(tenant, self.purpose) for tenant in group]
+        comparing = [self.comparer.compare(tenant, purpose) for tenant in group]
         results = await asyncio.gather(*comparing, return_exceptions=True)
         refusals = [result for result in results if _is_refusal(result)]
         if len(refusals) == len(group):
@@ -285,6 +304,11 @@ class ReconcileRun:
         self._compared[tenant_id] = comparison if former is None else _both(former, comparison)
 
 
+def _groups(tenants: Sequence[LinkedTenant]) -> list[Sequence[LinkedTenant]]:
+    """Return the tenants that are compared at the same time."""
+    return [tenants[start : start + _AT_ONCE] for start in range(0, len(tenants), _AT_ONCE)]
+
+
 def _both(former: Comparison, later: Comparison) -> Comparison:
     """Sum up two comparisons of a tenant: each field as it was at first, and as it is after the
     later one.
@@ -299,6 +323,7 @@ def _both(former: Comparison, later: Comparison) -> Comparison:
         drift,
         repaired=former.repaired or later.repaired,
         linked=tuple(linked),
+        unknown_prices=later.unknown_prices,
     )
 
 
@@ -309,6 +334,4 @@ def _is_refusal(result: Comparison | BaseException) -> bool:
 
 def _has_subscription(account: BillingAccount) -> bool:
     """Whether a subscription of a tenant has begun and has not ended."""
-    return any(
-        state.provider_status not in (None, "incomplete", *OVER) for state in account.states()
-    )
+    return any(state.provider_status not in (None, *UNBEGUN_OR_OVER) for state in account.states())

@@ -2,28 +2,38 @@
 Sends no mail.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Collection,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
+from functools import cached_property, partial
 from typing import Final
 
 import msgspec
 
-from tenantry.billing import accounts_store, ingest, ledger_store
 from tenantry.billing import ledger_queries_store as store
-from tenantry.billing.accounts_store import read_accounts
+from tenantry.billing import ledger_store
+from tenantry.billing.batch_store import read_accounts
 from tenantry.billing.ingest import WebhookService, shown_outcome
-from tenantry.billing.published_accounts import write_repair
+from tenantry.billing.ledger_queries_store import ReplaceableEntries
+from tenantry.billing.ledger_run import LedgerRun
+from tenantry.billing.locked_ledger import LedgerTransaction
+from tenantry.billing.locked_tenants import claim_tenant, lock_subscriptions, lock_tenant
 from tenantry.billing.whole_ledgers import fold_ledgers
 from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
 from tenantry.common.encoding import camel_case
-from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.billing import customer_links
 from tenantry.domain.billing.anomalies import rejection
 from tenantry.domain.billing.events import NO_DETAILS, Fact
+from tenantry.domain.billing.explanation import CHECKPOINT, FieldComparison
 from tenantry.domain.billing.ledger import (
-    FIRST,
     AccountChange,
     BillingAccount,
     KnownTenants,
@@ -37,15 +47,12 @@ from tenantry.domain.billing.state import (
     is_grant_key,
 )
 from tenantry.domain.billing.timeline import Folded
-from tenantry.domain.errors import NotFoundError, OverloadedError
+from tenantry.domain.errors import NotFoundError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 
 TENANTS_PER_CHUNK: Final = 200
-MOST_AT_ONCE: Final = 10_000
-"""The most events of a replay on a dashboard page."""
 _EVENTS_PER_CHUNK: Final = 100
-_CHECKPOINT: Final = "tipState."
 _STATE: Final = "state."
 """Before the fields of a tenant's one fold that the record has too. They are shown only where the
 record's are right.
@@ -62,35 +69,18 @@ _TIMES: Final = frozenset(
     }
 )
 
-Value = Fact | datetime
-
 
 class Selection(msgspec.Struct, frozen=True):
     """Selects tenants: all or these, and of them only those with an event received since a moment.
 
-    And only those whose id is greater than ``after``.
+    And only those whose id is greater than ``after``. Of the invalid events, which name no tenant,
+    at most about ``most_invalid`` are read again: the newest.
     """
 
     tenants: tuple[str, ...] | None = None
     since: datetime | None = None
     after: str = ""
-
-
-class FieldComparison(msgspec.Struct, frozen=True, rename="camel"):
-    """One field of a tenant's billing state: as stored, and as folded from its events."""
-
-    field: str
-    stored: Value
-    folded: Value
-
-    @property
-    def differs(self) -> bool:
-        return self.stored != self.folded
-
-    @property
-    def is_of_checkpoint(self) -> bool:
-        """Whether it belongs to the state before the newest second."""
-        return _CHECKPOINT in self.field
+    most_invalid: int | None = None
 
 
 class TenantReplay(msgspec.Struct, frozen=True, rename="camel"):
@@ -117,22 +107,15 @@ class TenantReplay(msgspec.Struct, frozen=True, rename="camel"):
 class ReplayChunk(msgspec.Struct, frozen=True):
     """A part of a replay: how many tenants were looked at, the last one's id, and those of them
     that were folded.
+
+    ``moved`` are the tenants that lose or get a subscription that several have, by id: in a last
+    part.
     """
 
     tenants: int
     last: str
     checked: tuple[TenantReplay, ...]
-
-
-class RecentReplay(msgspec.Struct, frozen=True):
-    """The replay of a tenant's newest events.
-
-    ``since`` is the moment of the first; None at the ledger's beginning. ``checked`` is None if
-    none of the events is a full-state event, so that the result depends on older ones.
-    """
-
-    checked: TenantReplay | None
-    since: datetime | None = None
+    moved: tuple[str, ...] = ()
 
 
 class ReprocessedEvent(msgspec.Struct, frozen=True, rename="camel"):
@@ -162,58 +145,6 @@ class ReplayService:
         self._database = database
         self._policy = policy
         self._clock = clock
-        self._turn = asyncio.Lock()
-
-    async def check_newest(self, tenant_id: str, most: int = MOST_AT_ONCE) -> RecentReplay:
-        """Fold at most ``most`` of a tenant's newest events, and compare; write and lock nothing.
-
-        The result does not depend on older events. One at a time in each process, for at most
-        `Timeouts.replay`. Raises `NotFoundError` and `OverloadedError`.
-        """
-        if self._turn.locked():
-            raise OverloadedError("Another replay is under way. Try again in a moment.")
-        try:
-            async with (
-                self._turn,
-                asyncio.timeout(self._database.timeouts.replay),
-                self._database.transaction(of_tenant(tenant_id), is_snapshot=True) as connection,
-            ):
-                return await self._check_newest(connection, tenant_id, most)
-        except TimeoutError as error:
-            raise OverloadedError("The replay took too long. Try again later.") from error
-
-    async def _check_newest(
-        self, connection: Connection, tenant_id: str, most: int
-    ) -> RecentReplay:
-        accounts = await read_accounts(connection, [tenant_id], self._policy)
-        if not accounts:
-            raise NotFoundError("organization")
-        [account] = accounts
-        since = await self._beginning(connection, account, most)
-        if since is None:
-            return RecentReplay(None)
-        [folded] = await fold_ledgers(connection, accounts, self._policy, since)
-        if folded.account.tip_created == since:
-            # the checkpoint, which is compared too, depends on older events
-            return RecentReplay(None)
-        async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
-            parked = await store.parked_for(connection, [tenant_id])
-        first = None if since == FIRST else from_epoch(since)
-        return RecentReplay(self._compared(account, folded, parked), first)
-
-    async def _beginning(
-        self, connection: Connection, account: BillingAccount, most: int
-    ) -> int | None:
-        """Return the second of the oldest full-state event among the newest ``most``; `FIRST` if
-        these are all. None if there is none.
-        """
-        before = await store.second_before_newest(connection, account.tenant_id, most)
-        if before is None:
-            return FIRST
-        if self._policy.is_each or account.state.others or any(map(is_grant_key, account.folds)):
-            # with several folds or subscriptions, no event is a full-state event
-            return None
-        return await store.beginning_after(connection, account.tenant_id, before)
 
     async def count(self, selection: Selection) -> int:
         """Count the tenants that `run` looks at. Raises `NotFoundError` if a named tenant does not
@@ -235,20 +166,24 @@ class ReplayService:
         """Replay tenants in the order of their ids, a chunk at a time, and repair those that
         differ.
 
-        With ``dry_run`` nothing is written or locked. Each repair is a separate transaction that
-        folds the ledger as it is by then, so events may arrive meanwhile.
+        With ``dry_run`` nothing is written, and no tenants are locked but those that share a
+        subscription with the selected ones, one subscription at a time; without selected ones,
+        these moves are left out. Each repair is a separate transaction that folds the ledger as it
+        is by then, so events may arrive meanwhile.
         """
-        after = selection.after
-        while tenants := await self._next_tenants(selection.tenants, after):
-            checked = await self._check(tenants, selection.since)
-            if not dry_run:
-                checked = [one if one.is_right else await self._repair(one) for one in checked]
-            after = tenants[-1]
-            yield ReplayChunk(len(tenants), after, tuple(checked))
-        if not dry_run:
-            await self._settle_moves(selection.tenants)
+        replay = partial(self._replay, selection.since)
+        run = LedgerRun(self._tenants(selection), replay, dry_run)
+        last = selection.after
+        async with aclosing(run.results()) as chunks:
+            async for chunk in chunks:
+                last = chunk.last
+                yield chunk
+        if dry_run and selection.tenants is None:
+            return
+        if moved := await self._settle_moves(selection.tenants, dry_run=dry_run):
+            yield ReplayChunk(0, last, (), moved=tuple(sorted(moved)))
 
-    async def reprocess(
+    def reprocess(
         self, selection: Selection, *, dry_run: bool
     ) -> AsyncGenerator[ReprocessedChunk, None]:
         """Decode again the events that were invalid, or excluded by the settings, and apply those
@@ -258,24 +193,51 @@ class ReplayService:
         are in the ledger. Events keep their arrival numbers. With ``dry_run`` nothing is written.
         With selected tenants, events without a body do not count, because they name no tenant.
         """
-        webhooks = WebhookService([self._database.lane()], self._policy, None, self._clock)
-        since = selection.since or datetime.min.replace(tzinfo=UTC)
-        after = (since, -1)
-        while stored := await self._replaceable(since, after):
-            after = (stored[-1].received_at, stored[-1].event.arrival)
-            decoded = [_decode_again(entry, self._policy) for entry in stored]
-            readable = [one for one in decoded if one is not None]
-            selected = await self._usable(readable, selection)
-            found = await _apply_again(webhooks, selected, dry_run=dry_run)
-            unreadable = len(stored) - len(readable) if selection.tenants is None else 0
-            yield ReprocessedChunk(found, unreadable)
+        source = self._replaceable(selection)
+        return LedgerRun(source, partial(self._reprocess, selection), dry_run).results()
 
-    async def _replaceable(
-        self, since: datetime, after: tuple[datetime, int]
-    ) -> list[ReceivedEvent]:
-        """Return the next entries that a valid event of their id replaces."""
+    @cached_property
+    def _webhooks(self) -> WebhookService:
+        """What applies events, on one connection of its own."""
+        return WebhookService([self._database.lane()], self._policy, None, self._clock)
+
+    async def _replaceable(self, selection: Selection) -> AsyncGenerator[list[ReceivedEvent], None]:
+        """Yield the entries that a valid event of their id replaces, in the order of their arrival:
+        those of the selected tenants, and invalid ones.
+        """
+        wanted = await self._wanted_entries(selection)
+        while stored := await self._next_replaceable(wanted):
+            yield stored
+            last = stored[-1]
+            wanted = msgspec.structs.replace(wanted, after=(last.received_at, last.event.arrival))
+
+    async def _wanted_entries(self, selection: Selection) -> ReplaceableEntries:
+        since = selection.since or datetime.min.replace(tzinfo=UTC)
+        wanted = ReplaceableEntries((since, -1), selection.tenants, invalid_since=since)
+        if selection.most_invalid is None:
+            return wanted
         async with self._database.transaction(ACROSS_TENANTS) as connection:
-            return await store.replaceable_entries(connection, since, after, _EVENTS_PER_CHUNK)
+            newest = await store.newest_invalid_since(connection, since, selection.most_invalid)
+        return msgspec.structs.replace(wanted, invalid_since=newest)
+
+    async def _next_replaceable(self, wanted: ReplaceableEntries) -> list[ReceivedEvent]:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            return await store.replaceable_entries(connection, wanted, _EVENTS_PER_CHUNK)
+
+    async def _reprocess(
+        self,
+        selection: Selection,
+        stored: Sequence[ReceivedEvent],
+        /,
+        *,
+        dry_run: bool,
+    ) -> ReprocessedChunk:
+        decoded = [_decode_again(entry, self._policy) for entry in stored]
+        readable = [one for one in decoded if one is not None]
+        selected = await self._usable(readable, selection)
+        found = await _apply_again(self._webhooks, selected, dry_run=dry_run)
+        unreadable = len(stored) - len(readable) if selection.tenants is None else 0
+        return ReprocessedChunk(found, unreadable)
 
     async def _usable(
         self, events: Sequence[ReceivedEvent], selection: Selection
@@ -292,6 +254,13 @@ class ReplayService:
             return placed
         return [(one, tenant_id) for one, tenant_id in placed if tenant_id in selection.tenants]
 
+    async def _tenants(self, selection: Selection) -> AsyncGenerator[list[str], None]:
+        """Yield the selected tenants by id."""
+        after = selection.after
+        while tenants := await self._next_tenants(selection.tenants, after):
+            yield tenants
+            after = tenants[-1]
+
     async def _next_tenants(self, named: Sequence[str] | None, after: str) -> list[str]:
         """Return the next tenants by id, or of those named."""
         if named is not None:
@@ -299,6 +268,14 @@ class ReplayService:
             return sorted(later)[:TENANTS_PER_CHUNK]
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             return await store.tenants_after(connection, after, TENANTS_PER_CHUNK)
+
+    async def _replay(
+        self, since: datetime | None, tenants: Sequence[str], /, *, dry_run: bool
+    ) -> ReplayChunk:
+        checked = await self._check(tenants, since)
+        if not dry_run:
+            checked = [one if one.is_right else await self._repair(one) for one in checked]
+        return ReplayChunk(len(tenants), tenants[-1], tuple(checked))
 
     async def _check(self, tenants: Sequence[str], since: datetime | None) -> list[TenantReplay]:
         async with self._database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
@@ -324,43 +301,59 @@ class ReplayService:
 
     async def _repair_fold(self, tenant_id: str) -> TenantReplay | None:
         """Lock a tenant, fold it again, and write the differences; return None if it is gone."""
-        async with self._database.change(ACROSS_TENANTS) as connection:
-            accounts = await read_accounts(connection, [tenant_id], self._policy, lock=True)
-            if not accounts:
+        async with (
+            self._transaction() as transaction,
+            lock_tenant(transaction, tenant_id) as ledger,
+        ):
+            account = ledger.account
+            if account is None:
                 return None
-            [account] = accounts
-            [folded] = await fold_ledgers(connection, accounts, self._policy)
+            folded = await ledger.fold_again(account)
             checked = self._compared(account, folded, {})
             if checked.differences:
-                change = AccountChange(folded.account, account)
-                calls = write_repair(change, self._policy, self._clock())
-                await ledger_store.write(connection, calls, commit=False)
+                await ledger.repair(account, folded.account)
             return checked
 
     async def _apply_parked(self, tenant_id: str) -> int:
         """Apply the parked events of a tenant; return their number."""
-        async with self._database.change(ACROSS_TENANTS) as connection:
+        async with self._transaction() as transaction:
+            connection = transaction.connection
             if not await store.parked_for(connection, [tenant_id]):
                 return 0
             customers = await ledger_store.customers_of(connection, tenant_id)
-            await ingest.claim(connection, tenant_id, customers)
-            parked = await store.parked_for(connection, [tenant_id])
-            await ingest.apply_parked(connection, tenant_id, self._policy, None, self._clock())
+            async with claim_tenant(transaction, tenant_id, customers) as ledger:
+                parked = await store.parked_for(connection, [tenant_id])
+                await ledger.apply_parked()
         return parked.get(tenant_id, 0)
 
-    async def _settle_moves(self, tenants: Sequence[str] | None) -> None:
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[LedgerTransaction]:
+        async with self._database.change(ACROSS_TENANTS) as connection:
+            yield LedgerTransaction(connection, self._policy, self._clock())
+
+    async def _settle_moves(self, tenants: Sequence[str] | None, *, dry_run: bool) -> set[str]:
         """Let subscriptions that several tenants have count for the tenant that they name, with its
-        invoices.
+        invoices. Return the tenants that this changes, or with ``dry_run`` would.
         """
+        moved = set[str]()
         if not self._policy.is_each:
-            return
+            return moved
         async with self._database.transaction(ACROSS_TENANTS) as connection:
-            shared = await accounts_store.shared_subscriptions(connection, tenants)
+            shared = await ledger_store.shared_subscriptions(connection, tenants)
         for subscription_id in shared:
-            async with self._database.change(ACROSS_TENANTS) as connection:
-                await ingest.settle_moves(
-                    connection, [subscription_id], self._policy, None, self._clock()
-                )
+            async with (
+                self._transaction() as transaction,
+                lock_subscriptions(transaction, [subscription_id]) as ledger,
+            ):
+                changes = await ledger.settle(dry_run=dry_run)
+            moved.update(
+                change.account.tenant_id for change in changes if self._is_difference(change)
+            )
+        return moved
+
+    def _is_difference(self, change: AccountChange) -> bool:
+        fields = compare(change.before, change.account, self._policy)
+        return any(field.differs for field in fields)
 
     def _compared(
         self, account: BillingAccount, folded: FoldedLedger, parked: Mapping[str, int]
@@ -376,7 +369,9 @@ def compare(
 ) -> tuple[FieldComparison, ...]:
     stored, result = _fields(account, policy), _fields(folded, policy)
     compared = [
-        FieldComparison(name, _shown(name, stored.get(name)), _shown(name, result.get(name)))
+        FieldComparison(
+            name, shown_fact(name, stored.get(name)), shown_fact(name, result.get(name))
+        )
         for name in {**stored, **result}
     ]
     differing = {each.field for each in compared if each.differs}
@@ -451,7 +446,7 @@ def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:
 def _fields_of_fold(prefix: str, fold: Folded, policy: BillingPolicy) -> dict[str, Fact]:
     present = _facts(fold.state, policy)
     checkpoint = _facts(fold.tip_state, policy) if fold.tip_state else dict.fromkeys(present)
-    return {**_named(prefix, present), **_named(prefix + _CHECKPOINT, checkpoint)}
+    return {**_named(prefix, present), **_named(prefix + CHECKPOINT, checkpoint)}
 
 
 def _named(prefix: str, facts: Mapping[str, Fact]) -> dict[str, Fact]:
@@ -465,7 +460,9 @@ def _facts(state: BillingState, policy: BillingPolicy) -> dict[str, Fact]:
     unpaid = ", ".join(invoice.id for invoice in state.unpaid_invoices) or None
     if not policy.is_each:
         del facts["customer_id"], facts["reported_at"]
-    del facts["others"], facts["grant"]
+    del facts["others"], facts["grant"], facts["running_month"]
+    if state.running_month is not None:
+        facts["running_month"] = _text(state.running_month)
     return {**facts, "other_subscriptions": others, "details": details, "unpaid_invoices": unpaid}
 
 
@@ -480,7 +477,8 @@ def _summary(subscription: KnownSubscription) -> str:
     return f"{subscription.id} {subscription.status} ({subscription.plan}{until}{ends})"
 
 
-def _shown(name: str, value: Fact) -> Value:
+def shown_fact(name: str, value: Fact) -> Fact | datetime:
+    """Return the value of a field, by its name in the API, with times as such."""
     is_time = name.rpartition(".")[2] in _TIMES
     # a damaged time may be out of range
     return (

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from tenantry.audit import trail as audit
+from tenantry.audit.trail import RecordedChange
 from tenantry.billing import seats_store as store
 from tenantry.billing.provider_refusals import ProviderRefusals
 from tenantry.common.clock import Clock
@@ -16,7 +16,8 @@ from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.audit import Action, ActorKind, Author
-from tenantry.domain.billing.seats import SeatItem, item_to_set, seats_wanted
+from tenantry.domain.billing.customer_account import BilledItem
+from tenantry.domain.billing.seats import item_to_set, seats_wanted
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.stripe.client import ProviderApi
@@ -85,7 +86,7 @@ class SeatService:
         return [plan.id for plan in self.policy.catalog.plans if plan.seats_follow_members]
 
     async def _set(self, org_id: str, subscription_id: str, wanted: int, job_id: int) -> None:
-        subscription = await self.provider.seats_of(subscription_id)
+        subscription = await self.provider.billed_by(subscription_id)
         if subscription is None:
             return
         item = item_to_set(subscription, org_id, wanted, self.policy)
@@ -95,12 +96,10 @@ class SeatService:
         await self.provider.set_quantity(subscription_id, item.id, wanted, key)
         now = self.clock()
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            await audit.record(
-                connection,
-                _BY_SYSTEM,
+            change = RecordedChange(connection, _BY_SYSTEM, org_id, now)
+            await change.record(
                 Action.BILLING_SEATS,
-                (org_id, subscription_id),
-                now,
+                subscription_id,
                 before=_Seats(item.quantity),
                 after=_Seats(wanted),
             )
@@ -111,7 +110,7 @@ class SeatService:
             wanted,
         )
 
-    def _idempotency_key(self, job_id: int, item: SeatItem, wanted: int) -> str:
+    def _idempotency_key(self, job_id: int, item: BilledItem, wanted: int) -> str:
         """Return the same key for a repetition of the same change by the same job, for an hour.
 
         The provider repeats also its internal errors for a day, so that a key for longer would keep

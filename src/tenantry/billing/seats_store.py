@@ -1,9 +1,10 @@
 """The active members of tenants, and the subscriptions whose seats follow them."""
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 from tenantry.db.connection import Connection
+from tenantry.db.tenants_store import issuer_values
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.plans import OVER
 
@@ -66,16 +67,9 @@ SELECT DISTINCT known.id
 """
 
 
-def _issuer_values(issuers: Issuers | None) -> dict[str, Any]:
-    return {
-        "issuers": issuers.known if issuers else None,
-        "pattern": issuers.pattern if issuers else None,
-    }
-
-
 async def count_active_members(connection: Connection, org_id: str, issuers: Issuers | None) -> int:
     """Count a tenant's active members, users of the ``issuers``: neither invited nor removed."""
-    values = {"org": org_id, **_issuer_values(issuers)}
+    values = {"org": org_id, **issuer_values(issuers)}
     return await connection.fetch_count(COUNT_ACTIVE_MEMBERS, values)
 
 
@@ -84,7 +78,7 @@ async def seat_subscriptions(
 ) -> list[str]:
     """Return a tenant's subscriptions to one of these plans that have not ended."""
     values = {"org": org_id, "plans": list(plans), "over": list(OVER)}
-    return [row[0] for row in await connection.fetch(SEAT_SUBSCRIPTIONS, values)]
+    return await connection.fetch_column(SEAT_SUBSCRIPTIONS, values)
 
 
 async def drifted(
@@ -93,5 +87,5 @@ async def drifted(
     """Return up to ``most`` tenants with a subscription to one of these plans whose quantity is not
     the number of their active members.
     """
-    values = {"plans": list(plans), "over": list(OVER), "most": most, **_issuer_values(issuers)}
-    return [row[0] for row in await connection.fetch(DRIFTED, values)]
+    values = {"plans": list(plans), "over": list(OVER), "most": most, **issuer_values(issuers)}
+    return await connection.fetch_column(DRIFTED, values)

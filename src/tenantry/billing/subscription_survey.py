@@ -16,7 +16,7 @@ import msgspec
 
 from tenantry.billing import ledger_store
 from tenantry.billing import reconcile_store as store
-from tenantry.billing.accounts_store import read_accounts
+from tenantry.billing.batch_store import read_accounts
 from tenantry.billing.reconcile_store import LinkedTenant
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS

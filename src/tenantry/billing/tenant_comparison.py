@@ -2,24 +2,27 @@
 return what that changed.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from tenantry.billing import ingest, ledger_store
 from tenantry.billing import reconcile_store as store
 from tenantry.billing.backfill import MissedEvent
+from tenantry.billing.batch_store import lock_account
+from tenantry.billing.locked_ledger import LedgerTransaction
+from tenantry.billing.locked_tenants import LockedTenant, lock_for_snapshots
 from tenantry.billing.reconcile_store import LedgerPosition, LinkedTenant
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database, retry_on_conflict
 from tenantry.db.outbox import Outbox
-from tenantry.domain.billing.batch_application import BatchChanges
+from tenantry.domain.billing.batch import BatchChanges
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Fact
 from tenantry.domain.billing.ledger import BillingAccount, LedgerEntry, NameLock, ReceivedEvent
 from tenantry.domain.billing.snapshot import (
@@ -27,10 +30,11 @@ from tenantry.domain.billing.snapshot import (
     ProviderSubscription,
     drift_between,
     is_of,
+    is_unended,
     snapshots,
     unconfirmed,
 )
-from tenantry.domain.billing.state import BillingPolicy, fold_key
+from tenantry.domain.billing.state import BillingPolicy, fold_key, plan_item
 from tenantry.domain.plans import OVER
 from tenantry.integrations.stripe.client import ProviderApi
 
@@ -55,7 +59,8 @@ class Comparison(msgspec.Struct, frozen=True):
     ``linked`` are the customers that this links (or would link); ``missed`` are the events that
     never arrived, oldest first. ``trouble`` is why the tenant could not be compared. ``moved`` are
     subscriptions that this finds to have moved, whose other tenants must be compared too;
-    ``others`` the tenants that the repair changes besides.
+    ``others`` the tenants that the repair changes besides. ``unknown_prices`` are those of its
+    unended subscriptions that the plan catalog does not have.
     """
 
     tenant_id: str
@@ -66,6 +71,7 @@ class Comparison(msgspec.Struct, frozen=True):
     linked: tuple[str, ...] = ()
     moved: tuple[MovedSubscription, ...] = ()
     others: tuple["Comparison", ...] = ()
+    unknown_prices: tuple[str, ...] = ()
 
     @property
     def has_drifted(self) -> bool:
@@ -90,15 +96,11 @@ class _Answer(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """A tenant, and what we knew of it before the provider was asked.
-
-    ``names`` are those that the transaction that folds the answer has claimed.
-    """
+    """A tenant, and what we knew of it before the provider was asked."""
 
     tenant: LinkedTenant
     before: BillingAccount
     position: LedgerPosition
-    names: Collection[NameLock] = ()
 
 
 class _Attempt(NamedTuple):
@@ -144,32 +146,33 @@ class TenantComparer:
         if question is None:
             return _Attempt(Comparison(tenant.id))  # it has ended
         answer = await self._fetch(tenant, question.before)
-        async with self.database.change(ACROSS_TENANTS) as connection:
-            names = _names_to_claim(tenant, answer)
-            await ledger_store.lock_names(connection, names)
-            account = await self._lock(connection, tenant)
-            present = await store.tenant_by_id(connection, tenant.id)
+        names = _names_to_claim(tenant, answer)
+        async with (
+            self._transaction() as transaction,
+            lock_for_snapshots(transaction, tenant.id, names, tenant.unlinked) as ledger,
+        ):
+            account = ledger.account
+            present = await store.tenant_by_id(transaction.connection, tenant.id)
             if account is None or present is None:
                 return _Attempt(Comparison(tenant.id))  # it has ended meanwhile
             present = present.with_listed(tenant.unlinked, tenant.checkouts)
             if present.all_customers != tenant.all_customers:
                 return _Attempt(Comparison(tenant.id, trouble=_CUSTOMERS_CHANGED), again=present)
-            question = question._replace(tenant=present, names=names)
-            comparison = await self._fold(
-                connection,
-                account,
-                question,
-                answer,
-                purpose,
-            )
+            question = question._replace(tenant=present)
+            comparison = await self._fold(ledger, account, question, answer, purpose)
         is_outdated = account.states() != question.before.states()
         again = present if comparison.trouble is not None and is_outdated else None
         return _Attempt(comparison, again)
 
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[LedgerTransaction]:
+        async with self.database.change(ACROSS_TENANTS) as connection:
+            yield LedgerTransaction(connection, self.policy, self.clock(), self.outbox)
+
     async def _ask(self, tenant: LinkedTenant) -> _Question | None:
         """Note what we know of a tenant before the request; None if it has ended."""
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            before = await ledger_store.lock_account(connection, tenant.id, self.policy)
+            before = await lock_account(connection, tenant.id, self.policy)
             position = await store.read_position(connection, tenant.id)
         return None if before is None else _Question(tenant, before, position)
 
@@ -204,20 +207,9 @@ class TenantComparer:
         fetched = [await self.provider.subscription(each) for each in subscription_ids]
         return [each for each in fetched if each]
 
-    async def _lock(self, connection: Connection, tenant: LinkedTenant) -> BillingAccount | None:
-        """Lock a tenant, together with those that have the customers that its snapshots may link.
-
-        In the order of ids, as all transactions lock tenants. The caller has claimed the names of
-        these customers.
-        """
-        holders = await ledger_store.tenants_of(connection, tenant.unlinked)
-        wanted = {tenant.id, *holders.values()}
-        accounts = await ledger_store.lock_accounts(connection, wanted, self.policy)
-        return accounts.get(tenant.id)
-
     async def _fold(
         self,
-        connection: Connection,
+        ledger: LockedTenant,
         account: BillingAccount,
         question: _Question,
         answer: _Answer,
@@ -229,13 +221,15 @@ class TenantComparer:
         A comparison with trouble has folded nothing: the provider does not know a customer, or a
         living subscription that the tenant's state is from.
         """
-        tenant, fetched, now = question.tenant, answer.fetched, self.clock()
+        tenant, fetched = question.tenant, answer.fetched
         if fetched is None and not tenant.all_customers:
-            await self._conclude(connection, tenant.id, purpose, now)
+            await self._conclude(ledger, purpose)
             return Comparison(tenant.id)
         if fetched is None or (answer.unknown and self._missing(account, answer)):
             customers = ", ".join(answer.unknown)
-            trouble = f"the provider does not know its customer: {customers}"
+            trouble = (
+                f"the provider does not know its customer in this account and mode: {customers}"
+            )
             return Comparison(tenant.id, trouble=trouble)
         events = self._snapshots(account, question, fetched, purpose)
         if missing := self._unexplained(account, answer, events):
@@ -243,50 +237,60 @@ class TenantComparer:
             return Comparison(tenant.id, trouble=trouble)
         comparison = Comparison(tenant.id)
         if events:
-            received = [ReceivedEvent(event, now) for event in (*tenant.checkouts, *events)]
-            changes = await ingest.apply_batch(
-                connection, received, self.policy, now, question.names
+            comparison = await self._apply(
+                ledger, account, (*tenant.checkouts, *events), fetched.subscriptions, purpose
             )
-            comparison = await self._write(
-                connection, changes, account, fetched.subscriptions, purpose, now
-            )
-        await self._conclude(connection, tenant.id, purpose, now)
+        await self._conclude(ledger, purpose)
         return comparison
 
-    async def _write(
+    async def _apply(
         self,
-        connection: Connection,
-        changes: BatchChanges,
+        ledger: LockedTenant,
         account: BillingAccount,
+        events: Sequence[BillingEvent],
         subscriptions: Sequence[ProviderSubscription],
         purpose: Purpose,
-        now: datetime,
     ) -> Comparison:
         """Write what the snapshots change, with the anomaly where it is drift; return the
         comparison.
         """
+        now = ledger.transaction.now
+        changes = await ledger.apply([ReceivedEvent(event, now) for event in events])
         after = changes.accounts[account.tenant_id]
         drift, drifted = drift_between(account, after, self.policy)
-        comparison = await self._compared(
-            connection, changes, account, drift, subscriptions, purpose
+        is_repair = purpose != "dry run"
+        linked = tuple(link.customer_id for link in changes.links)
+        comparison = Comparison(
+            account.tenant_id,
+            drift,
+            repaired=bool(drift or linked) and is_repair,
+            linked=linked,
+            unknown_prices=self._unknown_prices(events),
         )
+        if drift:
+            moved = await self._moved(ledger.transaction.connection, account, subscriptions)
+            others = self._others_changed(changes, account.tenant_id, is_repair=is_repair)
+            comparison = msgspec.structs.replace(
+                comparison, moved=tuple(moved), others=tuple(others)
+            )
         if purpose != "snapshot":
             changes = self._with_drift(changes, drifted)
-        await ingest.write(connection, changes, self.outbox, now)
+        await ledger.write(changes)
         return comparison
 
-    async def _conclude(
-        self,
-        connection: Connection,
-        tenant_id: str,
-        purpose: Purpose,
-        now: datetime,
-    ) -> None:
+    def _unknown_prices(self, events: Iterable[BillingEvent]) -> tuple[str, ...]:
+        """Return the prices of unended subscriptions that the plan catalog does not have."""
+        unended = [event for event in events if event.status not in OVER]
+        of_each = (plan_item(event, self.policy).unknown for event in unended)
+        return tuple(sorted(set(chain.from_iterable(of_each))))
+
+    async def _conclude(self, ledger: LockedTenant, purpose: Purpose) -> None:
         """Roll back a dry run; record that a repair has compared the tenant."""
+        connection, now = ledger.transaction.connection, ledger.transaction.now
         if purpose == "dry run":
             await connection.rollback()
         elif purpose == "repair":
-            await store.mark_compared(connection, [tenant_id], now)
+            await store.mark_compared(connection, [ledger.tenant_id], now)
 
     def _snapshots(
         self,
@@ -309,31 +313,6 @@ class TenantComparer:
             arrival=position.arrival,
             unlinked=sorted({*tenant.unlinked} - with_checkout),
             links=purpose != "snapshot" and account.customer_id is None,
-        )
-
-    async def _compared(
-        self,
-        connection: Connection,
-        changes: BatchChanges,
-        account: BillingAccount,
-        drift: dict[str, tuple[Fact, Fact]],
-        subscriptions: Sequence[ProviderSubscription],
-        purpose: Purpose,
-    ) -> Comparison:
-        """Compare a tenant's account with that after its snapshots."""
-        tenant_id, is_repair = account.tenant_id, purpose != "dry run"
-        linked = tuple(link.customer_id for link in changes.links)
-        moved, others = list[MovedSubscription](), list[Comparison]()
-        if drift:
-            moved = await self._moved(connection, account, subscriptions)
-            others = self._others_changed(changes, tenant_id, is_repair=is_repair)
-        return Comparison(
-            tenant_id,
-            drift,
-            repaired=bool(drift or linked) and is_repair,
-            linked=linked,
-            moved=tuple(moved),
-            others=tuple(others),
         )
 
     async def _moved(
@@ -389,8 +368,8 @@ class TenantComparer:
         """Return the living subscriptions that the tenant's state is from and no snapshot is of."""
         if self.policy.is_each:
             return self._missing(account, answer)
-        is_living = account.state.provider_status not in (None, *OVER)
-        if events or not is_living or account.state.subscription_id in answer.of_gone:
+        is_answered = events or account.state.subscription_id in answer.of_gone
+        if is_answered or not is_unended(account.state):
             return []
         return [account.state.subscription_id or "(without id)"]
 

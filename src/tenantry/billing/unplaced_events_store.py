@@ -11,6 +11,7 @@ import msgspec
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import Listing, Page, Window
 from tenantry.domain.billing.events import Outcome
+from tenantry.domain.billing.unplaced_events import PlacedBy, Placement
 
 # Whether the tenant or the customer is known by now, as after a restart in the middle of a repair.
 _COLUMNS: Final = """
@@ -46,13 +47,24 @@ class UnplacedRow(msgspec.Struct, frozen=True):
     is_tenant_known: bool
     tenant_of_customer: str | None
 
+    @property
+    def placement(self) -> Placement | None:
+        """What places the event; None if nothing in tenantry can."""
+        if self.outcome is Outcome.INVALID:
+            return None
+        if self.org_id is not None:
+            by = PlacedBy.REBUILD if self.is_tenant_known else PlacedBy.CREATE
+            return Placement(by, self.org_id)
+        if self.tenant_of_customer is not None:
+            return Placement(PlacedBy.REBUILD, self.tenant_of_customer)
+        return None if self.customer_id is None else Placement(PlacedBy.LINK, self.customer_id)
+
 
 async def read_page(connection: Connection, since: datetime, window: Window) -> Page[UnplacedRow]:
     """Read a page of the parked events, and of the other ones received after ``since``, newest
     first.
     """
-    page = await _LISTING.page(connection, UNPLACED, {"since": since}, window, _row)
-    return Page(page.data, page.next_cursor)
+    return await _LISTING.page(connection, UNPLACED, {"since": since}, window, _row)
 
 
 def _row(row: Sequence[Any]) -> UnplacedRow:

@@ -1,11 +1,11 @@
-"""``tenantry backfill`` and ``tenantry events resend``: fetch events that never arrived from the
-payment provider.
+"""``tenantry backfill`` and ``tenantry admin fetch-events``: fetch events that never arrived from
+the payment provider.
 """
 
 import logging
 import re
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, NamedTuple, NoReturn
@@ -18,11 +18,19 @@ from tenantry.billing.ingest import FAILED as NOT_HANDLED
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.reconcile import Reconciler
 from tenantry.billing.reconcile_run import EVENTS_KEPT
-from tenantry.cli.database import exit_code, on_database
-from tenantry.cli.doctor.endpoint_checks import endpoints_at, known_types_of
-from tenantry.cli.interruption import STOPPED, Interruption, continued
-from tenantry.cli.options import dry_run_option, json_option
-from tenantry.cli.output import (
+from tenantry.cli.database import Result, exit_code, on_database
+from tenantry.cli.interruption import STOPPED, LongWork
+from tenantry.common import logs
+from tenantry.common.clock import from_epoch, system_clock
+from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
+from tenantry.domain.billing.events import REQUIRED_TYPES
+from tenantry.domain.errors import DomainError, ProviderNotConfiguredError
+from tenantry.installation.endpoint_checks import endpoints_at, known_types_of
+from tenantry.integrations.stripe.client import ProviderApi
+from tenantry.settings import Settings
+from tenantry_cli.options import dry_run_option, json_option
+from tenantry_cli.output import (
     FAILED,
     NOT_FOUND,
     CommandError,
@@ -33,23 +41,28 @@ from tenantry.cli.output import (
     say,
     shown,
 )
-from tenantry.cli.times import past
-from tenantry.common import logs
-from tenantry.common.clock import from_epoch, system_clock
-from tenantry.db.database import Database
-from tenantry.db.outbox import Outbox
-from tenantry.domain.billing.events import REQUIRED_TYPES
-from tenantry.domain.errors import DomainError, ProviderNotConfiguredError
-from tenantry.integrations.stripe.client import ProviderApi
-from tenantry.settings import Settings
+from tenantry_cli.times import past
 
-CONNECTIONS: Final = 5
+_CONNECTIONS: Final = 5
 """The size of the pool of commands that ask the provider."""
 _EVENT_ID: Final = re.compile(r"evt_[A-Za-z0-9_]{1,250}")
 
 
+def with_provider(action: Callable[[Settings, Reconciler], Awaitable[Result]]) -> Result:
+    """Run an action with the payment provider, on the database like `on_database`. The log has
+    warnings alone.
+    """
+
+    async def run(settings: Settings, database: Database) -> Result:
+        async with _reconciler(settings, database) as reconciler:
+            return await action(settings, reconciler)
+
+    logs.configure("console", logging.WARNING)
+    return on_database(run, pool_size=_CONNECTIONS)
+
+
 @asynccontextmanager
-async def provider_reconciler(settings: Settings, database: Database) -> AsyncIterator[Reconciler]:
+async def _reconciler(settings: Settings, database: Database) -> AsyncIterator[Reconciler]:
     """Give a reconciler. Raises `ProviderNotConfiguredError`."""
     if settings.provider_secret_key is None:
         raise ProviderNotConfiguredError(
@@ -89,7 +102,7 @@ def _event_id(text: str) -> str:
     return text
 
 
-@click.command("resend")
+@click.command("fetch-events")
 @click.argument(
     "event_ids",
     metavar="EVENT...",
@@ -98,7 +111,7 @@ def _event_id(text: str) -> str:
     type=_event_id,
 )
 @json_option("The events and their outcomes as one JSON document.")
-def resend(event_ids: tuple[str, ...], *, as_json: bool) -> None:
+def fetch_events(event_ids: tuple[str, ...], *, as_json: bool) -> None:
     """Fetch events from the payment provider by their ids, and process them as if the provider sent
     them again.
 
@@ -108,7 +121,7 @@ def resend(event_ids: tuple[str, ...], *, as_json: bool) -> None:
     PROVIDER_SECRET_KEY.
 
     \b
-      tenantry events resend evt_1SQk7xLm3Rk2pXw7
+      tenantry admin fetch-events evt_1SQk7xLm3Rk2pXw7
 
     Exits with 0 when done, with 1 if an event could not be handled or the provider rejects a
     request, with 4 if it rejects the API key, with 5 if it has no such event, and with 6 if the
@@ -117,20 +130,18 @@ def resend(event_ids: tuple[str, ...], *, as_json: bool) -> None:
     events = list[MissedEvent]()
     missing = list[str]()
 
-    async def action(settings: Settings, database: Database) -> None:
-        async with provider_reconciler(settings, database) as reconciler:
-            for event_id in dict.fromkeys(event_ids):
-                event = await reconciler.backfill.resend(event_id)
-                if event is None:
-                    missing.append(event_id)
-                    continue
-                events.append(event)
-                if not as_json:
-                    print_lines([_missed_line(event)])
+    async def action(_: Settings, reconciler: Reconciler) -> None:
+        for event_id in dict.fromkeys(event_ids):
+            event = await reconciler.backfill.resend(event_id)
+            if event is None:
+                missing.append(event_id)
+                continue
+            events.append(event)
+            if not as_json:
+                print_lines([_missed_line(event)])
 
-    logs.configure("console", logging.WARNING)
     try:
-        on_database(action, pool_size=CONNECTIONS)
+        with_provider(action)
     finally:
         if as_json:
             print_json({"events": events, "missing": missing})
@@ -200,38 +211,15 @@ def backfill(
     span = _Span(since, until, system_clock())
     _check(span)
     missed = list[MissedEvent]()
-    interruption = Interruption()
+    work = LongWork("backfill", "--since", shown(since), dry_run=dry_run, as_json=as_json)
 
-    async def action(settings: Settings, database: Database) -> BackfillResult:
-        async with provider_reconciler(settings, database) as reconciler:
-            with (
-                progress("fetching events", span.seconds, is_share=True) as update,
-                interruption.handling(),
-            ):
-                observer = _observer(
-                    span,
-                    update,
-                    missed,
-                    interruption,
-                    as_json=as_json,
-                )
-                return await _run(
-                    reconciler,
-                    settings,
-                    span,
-                    observer,
-                    dry_run=dry_run,
-                )
+    async def action(settings: Settings, reconciler: Reconciler) -> BackfillResult:
+        with progress("fetching events", span.seconds, is_share=True) as update, work.handling():
+            observer = _observer(span, update, missed, work)
+            return await _run(reconciler, settings, span, observer, dry_run=dry_run)
 
-    logs.configure("console", logging.WARNING)
-    done = on_database(action, pool_size=CONNECTIONS)
-    rest = _rest_of(
-        done,
-        since,
-        until,
-        dry_run=dry_run,
-        as_json=as_json,
-    )
+    done = with_provider(action)
+    rest = _rest_of(done, until, work)
     if as_json:
         asked = {"dryRun": dry_run, "since": since, "until": until}
         end = {"continueWith": rest and rest.command, "details": missed}
@@ -292,9 +280,7 @@ def _observer(
     span: _Span,
     update: Callable[..., None],
     missed: list[MissedEvent],
-    interruption: Interruption,
-    *,
-    as_json: bool,
+    work: LongWork,
 ) -> Observer:
     """Return what keeps and shows the missed events of each part, and how far back the run is."""
     left = span.last
@@ -304,9 +290,9 @@ def _observer(
         update(advance=left - part.oldest.created)
         left = part.oldest.created
         missed.extend(part.missed)
-        if part.missed and not as_json:
-            print_lines(map(_missed_line, part.missed))
-        return interruption.is_requested()
+        if part.missed:
+            work.show(map(_missed_line, part.missed))
+        return work.is_requested()
 
     return observe
 
@@ -342,14 +328,7 @@ class _Rest(NamedTuple):
     command: str | None = None
 
 
-def _rest_of(
-    done: BackfillResult,
-    since: datetime,
-    until: datetime | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
-) -> _Rest | None:
+def _rest_of(done: BackfillResult, until: datetime | None, work: LongWork) -> _Rest | None:
     """Return the rest of a stopped backfill; None if it has completed."""
     why = _why_stopped(done)
     if why is None:
@@ -364,7 +343,5 @@ def _rest_of(
     else:
         continue_at = moment
         what = f"Events from {'the newest event' if until is None else shown(until)} back to then are done. Continue"
-    words = ["backfill", "--since", shown(since)]
-    words += ["--until", shown(continue_at)] if continue_at else []
-    command = continued(words, dry_run=dry_run, as_json=as_json)
+    command = work.continued(*(["--until", shown(continue_at)] if continue_at else []))
     return _Rest(f"Stopped {where}: {why}\n{what} with: {command}", command)

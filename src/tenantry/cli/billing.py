@@ -1,8 +1,9 @@
-"""``tenantry tenants explain`` and ``tenantry events body``: a tenant's billing state, and what the
+"""``tenantry admin explain-tenant`` and ``show-event-body``: a tenant's billing state, and what the
 provider sent.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 import click
@@ -11,19 +12,21 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tenantry.billing import ledger_queries
-from tenantry.billing.ledger_queries import (
+from tenantry.cli.operator import Operator
+from tenantry.cli.operator_command import OperatorCommand
+from tenantry.cli.operator_options import org_argument
+from tenantry.domain.billing.explanation import (
     BillingEventView,
     BillingExplanation,
     BillingFields,
     SubscriptionView,
-    raw_body,
 )
-from tenantry.cli import output
-from tenantry.cli.database import on_database
-from tenantry.cli.options import json_option
-from tenantry.cli.output import (
+from tenantry.domain.grants import Grant
+from tenantry_cli import output
+from tenantry_cli.options import json_option
+from tenantry_cli.output import (
     aligned,
+    change,
     changes,
     counted,
     limits_in_force,
@@ -33,16 +36,14 @@ from tenantry.cli.output import (
     shown,
     subscription_words,
 )
-from tenantry.common.clock import system_clock
-from tenantry.domain.grants import Grant
 
 JSON_NAMES: Final = dict(
     zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True)
 )
 
 
-@click.command("explain")
-@click.argument("org_id", metavar="ORG")
+@click.command("explain-tenant", cls=OperatorCommand)
+@org_argument
 @json_option("Entries and state as one JSON document.")
 @click.option(
     "--limit",
@@ -51,21 +52,14 @@ JSON_NAMES: Final = dict(
     show_default=True,
     help="At most this many, the newest.",
 )
-def explain(org_id: str, *, as_json: bool, limit: int) -> None:
-    """Show why a tenant has its plan and status: each event, oldest first, what it changed and why.
+def explain_tenant(operator: Operator, *, org_id: str, as_json: bool, limit: int) -> None:
+    """Show why an organization has its plan and status: each event, oldest first, what it changed
+    and why.
 
     \b
-      tenantry tenants explain acme
+      tenantry admin explain-tenant acme
     """
-    explanation = on_database(
-        lambda settings, database: ledger_queries.explain(
-            database,
-            settings.billing,
-            org_id,
-            limit,
-            system_clock(),
-        )
-    )
+    explanation = operator.explain_tenant(org_id, limit)
     (print_json if as_json else show)(explanation)
 
 
@@ -118,7 +112,7 @@ def _advice_without_events(explanation: BillingExplanation) -> Iterator[Renderab
     yield _indented(
         "If this tenant has paid, its events were lost, or name another tenant. Look at the provider:"
     )
-    yield _indented(f"  tenantry reconcile --tenant {org_id}")
+    yield _indented(f"  tenantry reconcile --org {org_id}")
     if not explanation.customers:
         yield _indented(
             f"It finds a subscription whose metadata.orgId is {org_id}. Else link the customer that paid:"
@@ -137,8 +131,8 @@ def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
         outcome,
     )
     yield _indented(printable(entry.reason))
-    for field, change in changes(entry.before, entry.after):
-        yield _indented(f"{JSON_NAMES[field]}: {change}", "cyan")
+    for field, values in changes(entry.before, entry.after):
+        yield _indented(f"{JSON_NAMES[field]}: {values}", "cyan")
     if entry.anomalies:
         yield _indented(f"unexpected: {', '.join(entry.anomalies)}", "yellow")
     yield _indented(f"{printable(entry.id)}, arrived {_delay(entry)}", "dim")
@@ -149,16 +143,9 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     values = map(shown, msgspec.structs.astuple(explanation.state))
     rows = zip(explanation.state.__struct_encode_fields__, values, strict=True)
     yield from map(_indented, aligned(rows))
-    if explanation.subscriptions:
-        yield ""
-        yield Text("Subscriptions, the one that counts first", "bold")
-    for subscription in explanation.subscriptions:
-        yield from _subscription_lines(subscription)
-    if explanation.grants:
-        yield ""
-        yield Text("Grants", "bold")
-    for grant in explanation.grants:
-        yield from _grant_lines(grant)
+    subscriptions = map(_subscription_lines, explanation.subscriptions)
+    yield from _section("Subscriptions, the one that counts first", subscriptions)
+    yield from _section("Grants", map(_grant_lines, explanation.grants))
     access = explanation.tenant.access
     yield ""
     yield Text.assemble(("Access", "bold"), f"  {limits_in_force(access)}")
@@ -166,6 +153,13 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     yield from map(_indented, _endings(explanation))
     yield ""
     yield from _fold_lines(explanation)
+
+
+def _section(heading: str, items: Iterable[Iterable[RenderableType]]) -> Iterator[RenderableType]:
+    """Yield the lines of items below a heading; nothing without items."""
+    lines = list(chain.from_iterable(items))
+    if lines:
+        yield from ("", Text(heading, "bold"), *lines)
 
 
 def _endings(explanation: BillingExplanation) -> Iterator[str]:
@@ -188,12 +182,12 @@ def _fold_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     else:
         yield Text(f"{folded} gives just that.", "green")
     for field in explanation.differences:
-        yield _indented(f"{field.field}: {shown(field.stored)} -> {shown(field.folded)}")
+        yield _indented(f"{field.field}: {change(field.stored, field.folded)}")
     if explanation.parked:
         parked = counted(explanation.parked, "parked event")
         yield Text(f"{parked} could take their place.", "bold red")
     if explanation.differences or explanation.parked:
-        yield Text(f"To repair it: {own_command()} tenants rebuild {explanation.tenant.id}")
+        yield Text(f"To repair it: {own_command()} admin rebuild-tenants {explanation.tenant.id}")
 
 
 def _folded_events(explanation: BillingExplanation) -> str:
@@ -245,15 +239,15 @@ def _delay(event: BillingEventView) -> str:
     return f"{output.largest_unit(abs(seconds))} {'later' if seconds > 0 else 'too early'}"
 
 
-@click.command("body")
+@click.command("show-event-body", cls=OperatorCommand)
 @click.argument("event_id", metavar="EVENT")
-def body(event_id: str) -> None:
+def show_event_body(operator: Operator, *, event_id: str) -> None:
     """Print what the provider sent for an event, byte for byte.
 
     RAW_BODIES says whose bodies are stored, RAW_BODY_DAYS how long. Exits with 5 if there is no
     such event, or no body of it.
 
     \b
-      tenantry events body evt_1SQk7xLm3Rk2pXw7 >event.json
+      tenantry admin show-event-body evt_1SQk7xLm3Rk2pXw7 >event.json
     """
-    click.echo(on_database(lambda _, database: raw_body(database, event_id)), nl=False)
+    click.echo(operator.event_body(event_id), nl=False)

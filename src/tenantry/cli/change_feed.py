@@ -1,26 +1,31 @@
 """``tenantry events follow``: the changes of all tenants as they come."""
 
-import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator
-from datetime import timedelta
+import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 import click
 import msgspec
 
-from tenantry.cli.database import on_database, tenant_id
-from tenantry.cli.options import json_option
-from tenantry.cli.output import discard_stdout, json_text, print_lines, printable, say, shown
-from tenantry.db.database import Database
-from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.domain.outbound_events import OutboundEvent, parse_types
-from tenantry.outbound.events_store import EventFilter
-from tenantry.outbound.feed import LONGEST_WAIT, NOW, ChangeFeed
+from tenantry.cli.operator import Operator
+from tenantry.cli.operator_command import OperatorCommand
+from tenantry.cli.operator_options import only_org_option
+from tenantry.domain.outbound_events import NOW, OutboundEvent
+from tenantry_cli.options import json_option
+from tenantry_cli.output import (
+    OUT_OF_REACH,
+    CommandError,
+    discard_stdout,
+    print_json_line,
+    print_lines,
+    printable,
+    say,
+    shown,
+)
 
 _OLDEST: Final = "oldest"
-_AT_ONCE: Final = 100
 _PAUSE_SECONDS: Final = 1.0
 _WIDTH_OF_TYPE: Final = 25
 _SHOWN_FIELDS: Final = {
@@ -35,13 +40,13 @@ _SHOWN_FIELDS: Final = {
 """What a line says of an object, by its kind."""
 
 
-@click.command("follow")
+@click.command("follow", cls=OperatorCommand)
 @click.option(
     "--types",
     metavar="TYPE,...",
     help="Only these: api_key.revoked, or all of a kind: member.*. [all but audit.*]",
 )
-@click.option("--tenant", "org_id", type=tenant_id, metavar="ORG", help="Only this tenant.")
+@only_org_option
 @click.option(
     "--after",
     default=NOW,
@@ -50,15 +55,18 @@ _SHOWN_FIELDS: Final = {
     help="Begin after this event's id or nextCursor, with the oldest, or now.",
 )
 @json_option("One JSON document a line, also without it where stdout is no terminal.")
-def follow(*, types: str | None, org_id: str | None, after: str, as_json: bool) -> None:
-    """Show the changes of all tenants as they come, until Ctrl-C.
+def follow(
+    operator: Operator, *, types: str | None, org_id: str | None, after: str, as_json: bool
+) -> None:
+    """Show the changes of all organizations as they come, until Ctrl-C.
 
-    They are those of GET /api/v1/operator/events, and kept for 30 days: changes of tenants,
-    members, invitations, API keys and grants. Reads the database; waits while it is unreachable.
+    They are those of GET /api/v1/operator/events, and kept for 30 days: changes of organizations,
+    members, invitations, API keys and grants. Waits while the service or the database is
+    unreachable.
 
     \b
       tenantry events follow
-      tenantry events follow --types 'tenant.*,api_key.revoked' --tenant acme
+      tenantry events follow --types 'tenant.*,api_key.revoked' --org acme
       tenantry events follow --after oldest --json > changes.ndjson
 
     Exits with 1 if events after CURSOR are not kept any more.
@@ -67,41 +75,39 @@ def follow(*, types: str | None, org_id: str | None, after: str, as_json: bool) 
     # of connections that Ctrl-C or a restart of the database ends, which the command says itself
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
-    async def show_all(_: object, database: Database) -> None:
-        wanted = EventFilter(parse_types(types).types(), org_id)
-        async for event in _followed(database, None if after == _OLDEST else after, wanted):
-            _show(event, as_json=is_json)
-
     try:
-        on_database(show_all)
+        for event in _followed(operator, None if after == _OLDEST else after, types, org_id):
+            _show(event, as_json=is_json)
     except (BrokenPipeError, KeyboardInterrupt):  # the reader has enough, as `head` does; Ctrl-C
         discard_stdout()
 
 
-async def _followed(
-    database: Database, after: str | None, wanted: EventFilter
-) -> AsyncIterator[OutboundEvent]:
-    """Yield events without an end. Raises `DatabaseUnavailableError` only for the first ones."""
-    feed = ChangeFeed(database)
+def _followed(
+    operator: Operator, after: str | None, types: str | None, org_id: str | None
+) -> Iterator[OutboundEvent]:
+    """Yield events without an end. Raises `CommandError`; once it has read, it waits while what it
+    reads is out of reach.
+    """
+    page = operator.changes(after, types, org_id, waits=False)
     is_waiting = False
-    page = await feed.read(after, wanted, _AT_ONCE, timedelta())
     while True:
-        for event in page.data:
-            yield event
+        yield from page.data
         try:
-            page = await feed.read(page.next_cursor, wanted, _AT_ONCE, LONGEST_WAIT)
+            page = operator.changes(page.next_cursor, types, org_id, waits=True)
             is_waiting = False
-        except DatabaseUnavailableError:
+        except CommandError as error:
+            if error.exit_code != OUT_OF_REACH:
+                raise
             if not is_waiting:
-                say("The database is unreachable. Waiting for it.")
+                say(f"{error.message} Waiting for it.")
             is_waiting = True
             page = msgspec.structs.replace(page, data=[])
-            await asyncio.sleep(_PAUSE_SECONDS)
+            time.sleep(_PAUSE_SECONDS)
 
 
 def _show(event: OutboundEvent, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json_text(msgspec.json.encode(event)))
+        print_json_line(event)
     else:
         print_lines([event_line(event)])
 

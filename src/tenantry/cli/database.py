@@ -1,6 +1,7 @@
 """Settings and database of operator commands; ``tenantry migrate``."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
@@ -11,25 +12,14 @@ import click
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tenantry.cli.command_group import INSTALL_DEVKIT
-from tenantry.cli.demo_folder import data_dir, demo_values, find_demo
-from tenantry.cli.output import (
-    FAILED,
-    NOT_AUTHENTICATED,
-    NOT_FOUND,
-    OUT_OF_REACH,
-    USAGE,
-    CommandError,
-    say,
-)
-from tenantry.common.logs import redact
+from tenantry.cli.operator import TOKEN, OperatorError
+from tenantry.common.redaction import redact
 from tenantry.db.database import Database
 from tenantry.db.foreign_tables import ForeignTablesError
 from tenantry.db.pooler_detection import TransactionPoolerError
 from tenantry.db.sessions import UnusableEncodingError
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError, ValidationError
-from tenantry.domain.tenants import is_tenant_id
 from tenantry.settings import (
     DEMO_FLAG,
     EMBEDDED,
@@ -40,12 +30,28 @@ from tenantry.settings import (
     load_for_admin,
     read_environment,
 )
+from tenantry_cli.command_group import INSTALL_DEVKIT
+from tenantry_cli.demo_folder import data_dir, demo_values, find_demo
+from tenantry_cli.output import (
+    FAILED,
+    NOT_AUTHENTICATED,
+    NOT_FOUND,
+    OUT_OF_REACH,
+    USAGE,
+    CommandError,
+    say,
+)
 
-OWN_DATABASE: Final = "create a database for tenantry alone, and name that one"
+_OWN_DATABASE: Final = "create a database for tenantry alone, and name that one"
 """What to do about tables of others."""
-NO_SESSIONS: Final = (
+_NO_SESSIONS: Final = (
     "it leads to a pooler in transaction mode, which does not keep sessions. Set DATABASE_POOLER_URL to that address, "
     "and DATABASE_URL to the server itself, or to a pooler in session mode."
+)
+
+_ON_THE_HOST: Final = (
+    f"This command works on the database, on the service's host. {TOKEN} is for commands over HTTP: "
+    "tenantry admin --help"
 )
 
 _SHOWN_PARTS: Final = ("service", "user", "host", "hostaddr", "port", "dbname")
@@ -69,25 +75,18 @@ def exit_code(error: DomainError) -> int:
 
 
 @contextmanager
-def settings_errors() -> Iterator[None]:
-    """Raise a `SettingsError` as a `CommandError` that names every faulty setting; exit code 2
-    without a database.
+def settings_errors(what: str = "The command cannot run") -> Iterator[None]:
+    """Raise a `SettingsError` as a `CommandError` that says ``what`` fails, and names every faulty
+    setting; exit code 2 without a database.
     """
     try:
         yield
     except SettingsError as error:
         lines = "\n".join(f"  {fault}" for fault in error.faults)
-        message = (
-            f"tenantry cannot start: {len(error.faults)} setting(s) are missing or faulty.\n{lines}"
-        )
+        message = f"{what}: {len(error.faults)} setting(s) are missing or faulty.\n{lines}"
+        if lacks_database(error) and os.environ.get(TOKEN):
+            message = f"{message}\n{_ON_THE_HOST}"
         raise CommandError(message, USAGE if lacks_database(error) else FAILED) from None
-
-
-def tenant_id(text: str) -> str:
-    """Check a tenant's id. Raises `click.BadParameter`."""
-    if not is_tenant_id(text):
-        raise click.BadParameter(f"{text!r} is no tenant id: 1 to 64 of A-Za-z0-9_-")
-    return text
 
 
 def admin_settings(values: dict[str, str], *, needs_pepper: bool = False) -> Settings:
@@ -193,7 +192,7 @@ def migrated(
     *,
     unreachable: int = FAILED,
     setting: str = Settings.database_url.name,
-    remedy: str = OWN_DATABASE,
+    remedy: str = _OWN_DATABASE,
 ) -> tuple[str | None, str]:
     """Bring the schema up to date; return the revisions before and after. Raises `CommandError`.
 
@@ -203,18 +202,8 @@ def migrated(
     from tenantry.db.migrate import migrate  # noqa: PLC0415  # slow to import, and not every command needs it
 
     try:
-        return migrate(conninfo)
-    except ForeignTablesError as error:
-        raise of_others(
-            error,
-            conninfo,
-            setting,
-            remedy,
-        ) from None
-    except TransactionPoolerError:
-        raise CommandError(f"{setting}: {NO_SESSIONS}") from None
-    except UnusableEncodingError as error:
-        raise in_other_encoding(error, setting) from None
+        with database_errors(conninfo, setting, remedy):
+            return migrate(conninfo)
     except psycopg.errors.InsufficientPrivilege as error:
         raise CommandError(
             f"{setting}: its role may not bring the schema up to date: {error.diag.message_primary}. "
@@ -227,26 +216,27 @@ def migrated(
         ) from None
 
 
-def of_others(
-    error: ForeignTablesError,
-    conninfo: str,
-    setting: str = Settings.database_url.name,
-    remedy: str = OWN_DATABASE,
-) -> CommandError:
-    """Make the error of a command that found a database of others."""
-    return CommandError(
-        f"{setting}: tenantry wants a database of its own, and this one ({without_password(conninfo)}) has tables of "
-        f"others, {error.found}: {remedy}."
-    )
-
-
-def in_other_encoding(
-    error: UnusableEncodingError, setting: str = Settings.database_url.name
-) -> CommandError:
-    """Make the error of a command whose database is not in UTF8."""
-    return CommandError(
-        f"{setting}: {error}: create another (CREATE DATABASE tenantry ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0)."
-    )
+@contextmanager
+def database_errors(
+    conninfo: str, setting: str = Settings.database_url.name, remedy: str = _OWN_DATABASE
+) -> Iterator[None]:
+    """Raise the errors of a database that tenantry cannot have as a `CommandError`: one with tables
+    of others, behind a pooler in transaction mode, or not in UTF8.
+    """
+    try:
+        yield
+    except ForeignTablesError as error:
+        message = (
+            f"tenantry wants a database of its own, and this one ({without_password(conninfo)}) has tables of "
+            f"others, {error.found}: {remedy}."
+        )
+    except TransactionPoolerError:
+        message = _NO_SESSIONS
+    except UnusableEncodingError as error:
+        message = f"{error}: create another (CREATE DATABASE tenantry ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0)."
+    else:
+        return
+    raise CommandError(f"{setting}: {message}")
 
 
 def on_database(
@@ -254,14 +244,13 @@ def on_database(
     *,
     pool_size: int = 1,
     needs_pepper: bool = False,
-    unreachable: int = OUT_OF_REACH,
 ) -> Result:
     """Run an action on the migrated database. Raises `CommandError` if it fails."""
     values, _ = operator_values()
     settings = admin_settings(values, needs_pepper=needs_pepper)
     with database(values) as conninfo:
-        migrated(conninfo, unreachable=unreachable)
-        try:
+        migrated(conninfo, unreachable=OUT_OF_REACH)
+        with domain_errors():
             return asyncio.run(
                 _connected(
                     conninfo,
@@ -270,10 +259,16 @@ def on_database(
                     pool_size,
                 )
             )
-        except DomainError as error:
-            faults = error.faults if isinstance(error, ValidationError) else ()
-            detail = "; ".join(f"{where}: {message}" for where, message in faults) or str(error)
-            raise CommandError(detail, exit_code(error)) from None
+
+
+@contextmanager
+def domain_errors() -> Iterator[None]:
+    """Raise the errors of use cases as `OperatorError`."""
+    try:
+        yield
+    except DomainError as error:
+        faults = error.faults if isinstance(error, ValidationError) else ()
+        raise OperatorError(str(error), exit_code(error), error.code, faults) from None
 
 
 async def _connected(

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tenantry.cli.output import USAGE, CommandError
 from tenantry.common.encoding import NOT_JSON
+from tenantry_cli.output import USAGE, CommandError
 
 _LISTS: Final = ("data", "keys", "result", "results")
 """The members in which answers of APIs have their list."""

@@ -6,20 +6,21 @@ from typing import Final, TypeVar
 
 import click
 
-from tenantry.cli.database import on_database
-from tenantry.cli.operator_services import operator_services
-from tenantry.cli.options import json_option
-from tenantry.cli.output import Column, columns, minute, print_json, print_table, report, say, shown
-from tenantry.cli.times import future
-from tenantry.domain.audit import BY_OPERATOR
+from tenantry.cli.operator import Operator
+from tenantry.cli.operator_command import OperatorCommand
+from tenantry.cli.operator_options import org_argument
+from tenantry.common.encoding import camel_case
 from tenantry.domain.features import FeatureValue
-from tenantry.domain.grants import Grant, GrantInput
+from tenantry.domain.grants import GrantInput
+from tenantry_cli.options import json_option
+from tenantry_cli.output import Column, columns, minute, print_json, print_table, report, say
+from tenantry_cli.times import future
 
 Value = TypeVar("Value")
 
 
-@click.command("grant", short_help="Give a tenant a plan, features or limits by contract.")
-@click.argument("org_id", metavar="ORG")
+@click.command("grant", cls=OperatorCommand)
+@org_argument
 @click.argument("name")
 @click.option("--plan", metavar="PLAN", help="A plan of the catalog.")
 @click.option(
@@ -34,7 +35,7 @@ Value = TypeVar("Value")
     "limits",
     multiple=True,
     metavar="NAME=N",
-    help="A limit of plans, such as projects=50; repeatable.",
+    help="A limit, as the plan catalog names it: api_keys=50; repeatable.",
 )
 @click.option(
     "--until",
@@ -42,13 +43,14 @@ Value = TypeVar("Value")
     metavar="TIME",
     help="When it ends: an RFC 3339 time, or 90d for in 90 days. [never]",
 )
-@click.option("--reason", help="Why the tenant has it; the tenant sees it.")
+@click.option("--reason", help="Why the organization has it, which sees it.")
 @click.option("--end", is_flag=True, help="End the grant now, instead of setting it.")
 @json_option("The grant as the API gives it.")
 def grant(
+    operator: Operator,
+    *,
     org_id: str,
     name: str,
-    *,
     plan: str | None,
     features: Sequence[str],
     limits: Sequence[str],
@@ -57,10 +59,10 @@ def grant(
     end: bool,
     as_json: bool,
 ) -> None:
-    """Give a tenant a plan, features or limits by contract, under a NAME of your choice.
+    """Give an organization a plan, features or limits by contract, under a NAME of your choice.
 
     The grant counts like a subscription that is always paid. Under the name of an existing grant,
-    it replaces that one's terms. A tenant may have 50.
+    it replaces that one's terms. An organization may have 50.
 
     \b
       tenantry admin grant acme paid --plan pro --until 365d --reason "By invoice"
@@ -71,12 +73,9 @@ def grant(
     if end == given:
         raise click.UsageError("Pass either --end, or the terms of the grant.")
     if end:
-        ended = on_database(
-            lambda settings, database: operator_services(settings, database).grants.end(
-                BY_OPERATOR, org_id, name
-            )
-        )
-        report(ended, f"Ended grant {ended.name} of {org_id}.", as_json=as_json)
+        ended = operator.end_grant(org_id, name)
+        done = f"Ended grant {ended.name} of {org_id} {operator.where}."
+        report(ended, done, as_json=as_json)
         return
     if reason is None:
         raise click.UsageError("Missing option '--reason'.")
@@ -84,29 +83,24 @@ def grant(
         reason,
         plan,
         _named(features, _feature_value, "--feature"),
-        _named(limits, int, "--limit"),
+        {camel_case(name): number for name, number in _named(limits, int, "--limit").items()},
         until,
     )
-    set_grant = on_database(
-        lambda settings, database: operator_services(settings, database).grants.put(
-            BY_OPERATOR, org_id, name, wanted
-        )
-    )
-    report(set_grant, f"Set grant {set_grant.name} of {org_id}.", as_json=as_json)
+    set_grant = operator.set_grant(org_id, name, wanted)
+    done = f"Set grant {set_grant.name} of {org_id} {operator.where}."
+    report(set_grant, done, as_json=as_json)
 
 
-@click.command("grants", short_help="List what a tenant has by contract.")
-@click.argument("org_id", metavar="ORG")
+@click.command("grants", cls=OperatorCommand)
+@org_argument
 @json_option("The grants as the API gives them.")
-def grants(org_id: str, *, as_json: bool) -> None:
-    """List the grants of a tenant that count now.
+def grants(operator: Operator, *, org_id: str, as_json: bool) -> None:
+    """List the grants of an organization that count now.
 
     \b
       tenantry admin grants acme
     """
-    listed = on_database(
-        lambda settings, database: operator_services(settings, database).grants.list_all(org_id)
-    )
+    listed = operator.list_grants(org_id)
     if as_json:
         print_json(listed)
     elif not print_table(listed, _COLUMNS):
@@ -129,14 +123,9 @@ def _feature_value(number: str) -> FeatureValue:
     return int(number) if number else True
 
 
-def _until(item: Grant) -> str:
-    return shown(None) if item.until is None else minute(item.until)
-
-
 _COLUMNS: Final = (
     *columns("name"),
-    Column("GIVES", lambda item: ", ".join(item.gives), loose=True),
-    Column("UNTIL (UTC)", _until),
+    Column("GIVES", "gives", loose=True),
+    Column("UNTIL (UTC)", "until", minute),
     *columns("reason", loose="reason"),
 )
-COMMANDS: Final = (grant, grants)

@@ -9,8 +9,6 @@ from typing import BinaryIO, Final
 import click
 import msgspec
 
-from tenantry.auth.key_import import ImportStatus, KeyImportService, KeyToImport
-from tenantry.cli.database import on_database, tenant_id
 from tenantry.cli.exported_keys import read_exported_keys
 from tenantry.cli.interruption import STOPPED, Interruption
 from tenantry.cli.key_import_plan import (
@@ -21,10 +19,14 @@ from tenantry.cli.key_import_plan import (
     plan_import,
 )
 from tenantry.cli.key_sources import KeySource, stores_plaintext
-from tenantry.cli.operator_services import operator_services
-from tenantry.cli.options import dry_run_option, json_option, limit_option
-from tenantry.cli.output import (
+from tenantry.cli.operator import Operator, OperatorError
+from tenantry.cli.operator_command import OperatorCommand
+from tenantry.cli.operator_options import check_scopes, json_lines_option, tenant_id
+from tenantry.domain.key_import import ImportStatus
+from tenantry_cli.options import dry_run_option, json_option, limit_option
+from tenantry_cli.output import (
     FAILED,
+    NOT_FOUND,
     Column,
     CommandError,
     columns,
@@ -32,21 +34,19 @@ from tenantry.cli.output import (
     minute,
     print_json,
     print_lines,
-    print_table,
+    print_list,
     progress,
     say,
 )
-from tenantry.cli.tenant_support import items_of, print_each
-from tenantry.db.database import Database
-from tenantry.domain.audit import BY_OPERATOR
-from tenantry.domain.errors import NotFoundError, ValidationError
-from tenantry.domain.scopes import is_scope
-from tenantry.settings import Settings
 
 _MOST_SHOWN: Final = 100
 _OF_BATCH: Final = re.compile(r"keys\[([0-9]+)\]\.(.+)")
 _NO_PATTERN: Final = (
     "IMPORTED_KEY_PATTERN is not set: until it is, the service rejects imported keys."
+)
+_UNKNOWN_PATTERN: Final = (
+    "IMPORTED_KEY_PATTERN is not set here, so each key was hashed as a whole. Set it as for the service "
+    "if the other system hashes a part of its keys."
 )
 
 
@@ -83,7 +83,7 @@ class ImportSummary(msgspec.Struct, rename="camel"):
         return [*taken[:_MOST_SHOWN], "; ".join(counts + skipped)]
 
 
-@click.command("import-keys", short_help="Import API keys of another system.")
+@click.command("import-keys", cls=OperatorCommand)
 @click.argument("file", type=click.File("rb"))
 @click.option(
     "--from",
@@ -93,7 +93,11 @@ class ImportSummary(msgspec.Struct, rename="camel"):
     help="What the file is: djangorestframework-api-key, better-auth's table, Unkey, or JSON lines.",
 )
 @click.option(
-    "--org", "org_id", type=tenant_id, metavar="ORG", help="The tenant that all keys belong to."
+    "--org",
+    "org_id",
+    type=tenant_id,
+    metavar="ORG",
+    help="The organization that all keys belong to.",
 )
 @click.option(
     "--org-field",
@@ -116,8 +120,9 @@ class ImportSummary(msgspec.Struct, rename="camel"):
 @dry_run_option("Only check the file, and print what would be imported: write nothing.")
 @json_option()
 def import_keys(
-    file: BinaryIO,
+    operator: Operator,
     *,
+    file: BinaryIO,
     source: str,
     org_id: str | None,
     org_field: str | None,
@@ -139,27 +144,19 @@ def import_keys(
     chosen = KeySource(source)
     if is_plaintext and not stores_plaintext(chosen):
         raise click.UsageError("djangorestframework-api-key stores no keys: leave out --plaintext.")
-    for scope in scopes:
-        if not is_scope(scope):
-            raise click.BadParameter(f"{scope!r} is not <resource>:<action>", param_hint="--scope")
+    check_scopes(scopes)
     exported = read_exported_keys(file.read())
+    pattern = operator.imported_key_pattern
+    options = ImportOptions(chosen, org_id, org_field, scopes, is_plaintext, pattern)
+    plan = plan_import(exported, options)
+    if pattern is None:
+        _say_no_pattern(operator, is_plaintext=is_plaintext)
+    summary = ImportSummary(dry_run, dict(plan.skipped))
+    _check(operator, plan, summary)
     interruption = Interruption()
-
-    async def run(settings: Settings, database: Database) -> ImportSummary:
-        pattern = settings.imported_key_pattern
-        options = ImportOptions(chosen, org_id, org_field, scopes, is_plaintext, pattern)
-        plan = plan_import(exported, options)
-        if pattern is None:
-            say(_NO_PATTERN)
-        service = operator_services(settings, database, peppers=settings.peppers).key_import
+    if not dry_run:
         summary = ImportSummary(dry_run, dict(plan.skipped))
-        await _check(service, plan, summary)
-        if not dry_run:
-            summary = ImportSummary(dry_run, dict(plan.skipped))
-            await _import(service, plan, summary, interruption)
-        return summary
-
-    summary = on_database(run, needs_pepper=True, unreachable=FAILED)
+        _import(operator, plan, summary, interruption)
     if as_json:
         print_json(summary)
     else:
@@ -170,17 +167,28 @@ def import_keys(
         raise CommandError("Keys with the hash of another key were not imported.", FAILED)
 
 
-async def _check(service: KeyImportService, plan: ImportPlan, summary: ImportSummary) -> None:
+def _say_no_pattern(operator: Operator, *, is_plaintext: bool) -> None:
+    """Say what a missing pattern means for an import, where that is known."""
+    if not operator.is_remote:
+        say(_NO_PATTERN)
+    elif is_plaintext:
+        say(_UNKNOWN_PATTERN)
+
+
+def _check(operator: Operator, plan: ImportPlan, summary: ImportSummary) -> None:
     """Check all batches before one is imported, and add what an import would do. Raises
     `CommandError`.
     """
     faults = PlanFaults()
     for batch in plan.batches:
         try:
-            statuses = await service.preview(batch.org_id, batch.algorithm, _keys(batch))
-        except NotFoundError:
-            faults.add(batch.keys[0].place, [("orgId", f"there is no tenant {batch.org_id}")])
-        except ValidationError as error:
+            statuses = _send(operator, batch, dry_run=True)
+        except OperatorError as error:
+            if error.exit_code == NOT_FOUND:
+                missing = ("orgId", f"there is no tenant {batch.org_id}")
+                faults.add(batch.keys[0].place, [missing])
+            elif not error.faults:
+                raise
             for location, message in error.faults:
                 _add_fault(faults, batch, location, message)
         else:
@@ -196,34 +204,38 @@ def _add_fault(faults: PlanFaults, batch: ImportBatch, location: str, message: s
         faults.add(batch.keys[int(found[1])].place, [(found[2], message)])
 
 
-async def _import(
-    service: KeyImportService,
+def _import(
+    operator: Operator,
     plan: ImportPlan,
     summary: ImportSummary,
     interruption: Interruption,
 ) -> None:
     total = sum(len(batch.keys) for batch in plan.batches)
-    with progress("importing keys", total) as update, interruption.handling():
+    with progress("importing keys", total) as update, interruption.deferring():
         for batch in plan.batches:
             if interruption.is_requested():
                 return
-            results = await service.import_keys(
-                BY_OPERATOR, batch.org_id, batch.algorithm, _keys(batch)
-            )
-            summary.add(batch, [result.status for result in results])
-            update(advance=len(results))
+            summary.add(batch, _send(operator, batch, dry_run=False))
+            update(advance=len(batch.keys))
 
 
-@click.command("imported-keys", short_help="Show which imported API keys were used.")
+def _send(operator: Operator, batch: ImportBatch, *, dry_run: bool) -> list[ImportStatus]:
+    keys = [planned.key for planned in batch.keys]
+    return operator.import_keys(batch.org_id, batch.algorithm, keys, dry_run=dry_run)
+
+
+@click.command("imported-keys", cls=OperatorCommand)
 @click.option(
-    "--org", "org_id", type=tenant_id, metavar="ORG", help="List the keys of this tenant."
+    "--org", "org_id", type=tenant_id, metavar="ORG", help="List the keys of this organization."
 )
 @click.option("--unused", is_flag=True, help="Only active keys that were not used yet.")
 @limit_option
-@json_option("Print one line of JSON each.")
-def imported_keys(org_id: str | None, *, unused: bool, limit: int | None, as_json: bool) -> None:
-    """Show how many imported API keys of each tenant were used, and how many not yet; with --org
-    each key of the tenant.
+@json_lines_option
+def imported_keys(
+    operator: Operator, *, org_id: str | None, unused: bool, limit: int | None, as_json: bool
+) -> None:
+    """Show how many imported API keys of each organization were used, and how many not yet; with
+    --org each key of the organization.
 
     Once a key was used, it no longer needs the system that made it.
 
@@ -231,43 +243,18 @@ def imported_keys(org_id: str | None, *, unused: bool, limit: int | None, as_jso
       tenantry admin imported-keys
       tenantry admin imported-keys --org acme --unused
     """
-    if org_id is None:
-        if unused or limit:
-            raise click.UsageError("--unused and --limit need --org.")
-        _print_counts(as_json=as_json)
-    else:
-        _print_keys(org_id, unused=unused, limit=limit, as_json=as_json)
-
-
-def _print_keys(org_id: str, *, unused: bool, limit: int | None, as_json: bool) -> None:
-    async def read(settings: Settings, database: Database) -> None:
-        service = operator_services(settings, database).operator_keys
-        keys = items_of(partial(service.list_imported, org_id, unused=unused), limit)
-        await print_each(keys, _KEY_COLUMNS, "No imported key matches.", as_json=as_json)
-
-    on_database(read)
-
-
-def _print_counts(*, as_json: bool) -> None:
-    tenants = on_database(
-        lambda settings, database: operator_services(
-            settings, database
-        ).operator_keys.count_imported()
-    )
-    if as_json:
-        for tenant in tenants:
-            click.echo(msgspec.json.encode(tenant))
-    elif not print_table(tenants, _COUNT_COLUMNS):
-        say("No key was imported.")
-
-
-def _keys(batch: ImportBatch) -> list[KeyToImport]:
-    return [planned.key for planned in batch.keys]
+    if org_id is not None:
+        keys = operator.list_imported_keys(org_id, limit, unused=unused)
+        print_list(keys, _KEY_COLUMNS, "No imported key matches.", as_json=as_json)
+        return
+    if unused or limit:
+        raise click.UsageError("--unused and --limit need --org.")
+    counts = operator.count_imported_keys()
+    print_list(counts, _COUNT_COLUMNS, "No key was imported.", as_json=as_json)
 
 
 _COUNT_COLUMNS: Final = columns("used", "unused", "ended", tenant="org_id")
 _KEY_COLUMNS: Final = (
     *columns("id", "external_id", "name", "status", loose="name"),
-    Column("USED", lambda key: minute(key.last_used_at) if key.last_used_at else "not yet"),
+    Column("USED", "last_used_at", partial(minute, missing="not yet")),
 )
-COMMANDS: Final = (import_keys, imported_keys)

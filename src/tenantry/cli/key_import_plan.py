@@ -7,12 +7,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tenantry.api.key_import import ApiKeyToImport, to_import
 from tenantry.api.parameters import in_words
-from tenantry.auth.key_import import KeyToImport
+from tenantry.auth.credentials import TOKEN_DOTS
 from tenantry.cli.exported_keys import ExportedKey
 from tenantry.cli.key_sources import KeySource, SkippedKeyError, translate
-from tenantry.cli.output import USAGE, CommandError
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.imported_keys import (
     LONGEST_IMPORTED_KEY,
@@ -20,11 +18,14 @@ from tenantry.domain.imported_keys import (
     LONGEST_START,
     MAX_IMPORTED_KEYS,
     HashAlgorithm,
+    hashed_part,
     read_algorithm,
     read_digest,
 )
+from tenantry.domain.key_import import ApiKeyToImport
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.server.problems import fault_of
+from tenantry_cli.output import USAGE, CommandError
 
 _MOST_FAULTS: Final = 20
 _SHOWN_SHARE: Final = 4
@@ -54,7 +55,7 @@ class PlannedKey(NamedTuple):
     place: str
     org_id: str
     algorithm: HashAlgorithm
-    key: KeyToImport
+    key: ApiKeyToImport
 
 
 class ImportBatch(NamedTuple):
@@ -130,7 +131,7 @@ def _planned(entry: ExportedKey, options: ImportOptions) -> PlannedKey:
     if not fields.get("scopes") and "accessLevel" not in fields:
         raise ValidationError(("scopes", "is missing: pass --scope"))
     fields = _with_digest(fields, algorithm, options)
-    key = to_import(_converted(fields))
+    key = _converted(fields)
     read_digest(algorithm, key.digest)
     return PlannedKey(entry.place, org_id, algorithm, key)
 
@@ -158,19 +159,28 @@ def _with_digest(
             fault = "is missing: for a file with the keys themselves pass --plaintext"
             raise ValidationError(("digest", fault))
         return rest
-    secret = _plaintext_key(fields, options)
-    digest = algorithm.hash(secret.encode()).hex()
+    secret = _plaintext_key(fields)
+    digest = algorithm.hash(_hashed_part(secret, options)).hex()
     return {**_shown_parts(secret), **rest, "digest": digest}
 
 
-def _plaintext_key(fields: dict[str, Any], options: ImportOptions) -> str:
+def _plaintext_key(fields: dict[str, Any]) -> str:
     secret = fields.get("key")
     if not isinstance(secret, str) or _KEY.fullmatch(secret) is None:
         fault = f"must be the key: 1 to {LONGEST_IMPORTED_KEY} visible ASCII characters"
         raise ValidationError(("key", fault))
-    if options.pattern is not None and options.pattern.fullmatch(secret.encode()) is None:
-        raise ValidationError(("key", "does not match IMPORTED_KEY_PATTERN"))
+    if secret.count(".") == TOKEN_DOTS:
+        raise ValidationError(("key", "has two dots, as tokens have: no pattern makes it a key"))
     return secret
+
+
+def _hashed_part(secret: str, options: ImportOptions) -> bytes:
+    if options.pattern is None:
+        return secret.encode()
+    hashed = hashed_part(options.pattern, secret.encode())
+    if hashed is None:
+        raise ValidationError(("key", "does not match IMPORTED_KEY_PATTERN"))
+    return hashed
 
 
 def _shown_parts(secret: str) -> dict[str, str]:

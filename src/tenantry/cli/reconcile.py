@@ -1,6 +1,5 @@
 """``tenantry reconcile``: compare tenants with the payment provider, and repair them."""
 
-import logging
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -8,32 +7,30 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from tenantry.billing.reconcile import Reconciliation
+from tenantry.billing.reconcile import Reconciler, Reconciliation
 from tenantry.billing.reconcile_run import RunObserver
 from tenantry.billing.tenant_comparison import Comparison
-from tenantry.cli.backfill import CONNECTIONS, event_line, provider_reconciler
+from tenantry.cli.backfill import event_line, with_provider
 from tenantry.cli.billing import JSON_NAMES
-from tenantry.cli.database import exit_code, on_database
-from tenantry.cli.interruption import STOPPED, Interruption, continued, named
-from tenantry.cli.options import dry_run_option, json_option, tenants_option
-from tenantry.cli.output import (
+from tenantry.cli.database import exit_code
+from tenantry.cli.interruption import STOPPED, LongWork, named
+from tenantry.common.clock import from_epoch
+from tenantry.domain.billing.events import Fact
+from tenantry.settings import Settings
+from tenantry_cli.options import dry_run_option, json_option, tenants_option
+from tenantry_cli.output import (
     DIFFERENCES,
     FAILED,
     CommandError,
     Value,
     aligned,
+    change,
     counted,
     own_command,
     print_json,
     print_lines,
     progress,
-    shown,
 )
-from tenantry.common import logs
-from tenantry.common.clock import from_epoch
-from tenantry.db.database import Database
-from tenantry.domain.billing.events import Fact
-from tenantry.settings import Settings
 
 _MOST_UNPLACED: Final = 20
 """How many subscriptions of no tenant `reconcile` names."""
@@ -51,7 +48,7 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
     arrived; or compares only the tenants that you name, and reads all subscriptions only if one of
     these has none that has not ended. Shows each field that differs, as stored and then as the
     provider has it, and each customer that it links. Fetches the events that were missed. Without
-    --tenant, lists subscriptions that have not ended and count for no tenant. Safe while the
+    --org, lists subscriptions that have not ended and count for no tenant. Safe while the
     service runs. Needs PROVIDER_SECRET_KEY.
 
     \b
@@ -66,25 +63,23 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
 
     \b
       tenantry reconcile --dry-run
-      tenantry reconcile --tenant acme
+      tenantry reconcile --org acme
 
     Ctrl-C ends it after the tenants in flight, with a summary and the command that continues. A
     second Ctrl-C ends it immediately, without a summary; with --json nothing is printed then.
     """
 
-    interruption = Interruption()
+    work = LongWork("reconcile", *named(tenants), dry_run=dry_run, as_json=as_json)
 
-    async def action(settings: Settings, database: Database) -> Reconciliation:
+    async def action(_: Settings, reconciler: Reconciler) -> Reconciliation:
         only = tenants or None
-        async with provider_reconciler(settings, database) as reconciler:
-            number = await reconciler.count(only)
-            with progress("comparing tenants", number) as update, interruption.handling():
-                observer = _observer(update, interruption, as_json=as_json)
-                return await reconciler.run(only, dry_run=dry_run, observer=observer)
+        number = await reconciler.count(only)
+        with progress("comparing tenants", number) as update, work.handling():
+            observer = _observer(update, work)
+            return await reconciler.run(only, dry_run=dry_run, observer=observer)
 
-    logs.configure("console", logging.WARNING)
-    found = on_database(action, pool_size=CONNECTIONS)
-    again = continued(("reconcile", *named(tenants)), dry_run=dry_run, as_json=as_json)
+    found = with_provider(action)
+    again = work.continued()
     if as_json:
         document = _reconciliation_json(found)
         print_json({"dryRun": dry_run, **document, "continueWith": document["stopped"] and again})
@@ -105,10 +100,8 @@ def _exit(found: Reconciliation, again: str) -> NoReturn:
     sys.exit(FAILED if found.troubled else 0)
 
 
-def _observer(
-    update: Callable[..., None], interruption: Interruption, *, as_json: bool
-) -> RunObserver:
-    """Return what shows a run: results as they come, unless ``as_json``, and the progress."""
+def _observer(update: Callable[..., None], work: LongWork) -> RunObserver:
+    """Return what shows a run: results as they come, and the progress."""
     subscriptions = 0
 
     def show_listed(number: int) -> None:
@@ -117,8 +110,7 @@ def _observer(
         update(description=f"comparing tenants, {counted(subscriptions, 'subscription')} read")
 
     def show_found(comparison: Comparison) -> None:
-        if not as_json:
-            print_lines(_comparison_lines(comparison))
+        work.show(_comparison_lines(comparison))
 
     def show_compared(number: int) -> None:
         update(advance=number)
@@ -127,7 +119,7 @@ def _observer(
         show_compared,
         show_listed,
         show_found,
-        interruption.is_requested,
+        work.is_requested,
     )
 
 
@@ -183,6 +175,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     found = {
         "fields": fields,
         "linked": comparison.linked,
+        "unknownPrices": comparison.unknown_prices,
         "missed": comparison.missed,
         "trouble": comparison.trouble,
     }
@@ -219,11 +212,12 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
     if comparison.repaired:
         state, link = ("repaired", "is linked now")
     yield f"{comparison.tenant_id}: {state}"
-    fields = _fields(comparison)
-    rows = [(name, f"{shown(ours)} -> {shown(theirs)}") for name, ours, theirs in fields]
+    rows = [(name, change(ours, theirs)) for name, ours, theirs in _fields(comparison)]
     yield from map("  {}".format, aligned(rows))
     for customer in comparison.linked:
         yield f"  customer {customer} {link}"
+    for price in comparison.unknown_prices:
+        yield f"  price {price} is in no plan of the catalog"
 
 
 def _unplaced_lines(found: Reconciliation) -> Iterator[str]:

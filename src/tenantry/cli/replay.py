@@ -1,4 +1,4 @@
-"""``tenantry tenants rebuild`` and ``tenantry events replay``: fold ledgers again, and repair what
+"""``tenantry admin rebuild-tenants`` and ``replay-events``: fold ledgers again, and repair what
 differs.
 """
 
@@ -12,20 +12,20 @@ from typing import Final, NoReturn
 import click
 import msgspec
 
-from tenantry.billing.replay import (
-    FieldComparison,
-    ReplayService,
-    ReprocessedEvent,
-    Selection,
-    TenantReplay,
-)
-from tenantry.cli.database import on_database, tenant_id
-from tenantry.cli.interruption import STOPPED, Interruption, continued, named
-from tenantry.cli.options import dry_run_option, json_option, tenants_option
-from tenantry.cli.output import (
+from tenantry.billing.replay import ReplayService, ReprocessedEvent, Selection, TenantReplay
+from tenantry.cli.database import on_database
+from tenantry.cli.interruption import STOPPED, LongWork, named
+from tenantry.cli.operator_options import tenant_id
+from tenantry.common.clock import system_clock
+from tenantry.db.database import Database
+from tenantry.domain.billing.explanation import FieldComparison
+from tenantry.settings import Settings
+from tenantry_cli.options import dry_run_option, json_option, tenants_option
+from tenantry_cli.output import (
     DIFFERENCES,
     CommandError,
     aligned,
+    change,
     counted,
     print_json,
     print_lines,
@@ -33,10 +33,7 @@ from tenantry.cli.output import (
     say,
     shown,
 )
-from tenantry.cli.times import past
-from tenantry.common.clock import system_clock
-from tenantry.db.database import Database
-from tenantry.settings import Settings
+from tenantry_cli.times import past
 
 
 class ReplayReport(msgspec.Struct, rename="camel"):
@@ -61,28 +58,19 @@ class ReplayReport(msgspec.Struct, rename="camel"):
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """A replay as it was asked for; ``command`` are its words, without --after, --dry-run and
-    --json.
-    """
+    """A replay as it was asked for."""
 
-    command: tuple[str, ...]
+    work: LongWork
     selection: Selection
-    dry_run: bool
-    as_json: bool
     in_full: bool = False
-
-    def continued(self, after: str) -> str:
-        """Return the command that continues after a tenant."""
-        options = ["--after", after] if after else []
-        return continued((*self.command, *options), dry_run=self.dry_run, as_json=self.as_json)
 
 
 def _replay(run: _Run) -> None:
     """Fold the selected tenants again and print what differs, or in full every tenant with all its
     fields.
     """
-    report = ReplayReport(run.dry_run)
-    interruption = Interruption()
+    work = run.work
+    report = ReplayReport(work.dry_run)
     last = run.selection.after
 
     async def action(settings: Settings, database: Database) -> None:
@@ -90,27 +78,17 @@ def _replay(run: _Run) -> None:
         begun = time.monotonic()
         service = ReplayService(database, settings.billing, system_clock)
         number = await service.count(run.selection)
-        with interruption.handling():
-            await _read_again(
-                service,
-                run,
-                report,
-                interruption,
-            )
-            if not interruption.is_requested():
-                last = await _fold(
-                    service,
-                    run,
-                    report,
-                    interruption,
-                    number,
-                )
+        with work.handling():
+            await _read_again(service, run, report)
+            if not work.is_requested():
+                last = await _fold(service, run, report, number)
         report.seconds = round(time.monotonic() - begun, 3)
 
     on_database(action)
-    if interruption.is_requested():
-        report.stopped, report.continue_with = STOPPED, run.continued(last)
-    if run.as_json:
+    if work.is_requested():
+        report.stopped = STOPPED
+        report.continue_with = work.continued(*(["--after", last] if last else []))
+    if work.as_json:
         print_json(report)
     else:
         click.echo(_replay_summary(report))
@@ -131,39 +109,28 @@ def _exit(report: ReplayReport, last: str) -> NoReturn:
     sys.exit(DIFFERENCES if report.dry_run and found else 0)
 
 
-async def _read_again(
-    service: ReplayService,
-    run: _Run,
-    report: ReplayReport,
-    interruption: Interruption,
-) -> None:
-    async with aclosing(service.reprocess(run.selection, dry_run=run.dry_run)) as parts:
+async def _read_again(service: ReplayService, run: _Run, report: ReplayReport) -> None:
+    async with aclosing(service.reprocess(run.selection, dry_run=run.work.dry_run)) as parts:
         async for part in parts:
             report.read_again += part.events
             report.unreadable += part.unreadable
-            if not run.as_json and part.events:
-                print_lines(map(_reread, part.events))
-            if interruption.is_requested():
+            if part.events:
+                run.work.show(map(_reread, part.events))
+            if run.work.is_requested():
                 return
 
 
-async def _fold(
-    service: ReplayService,
-    run: _Run,
-    report: ReplayReport,
-    interruption: Interruption,
-    number: int,
-) -> str:
+async def _fold(service: ReplayService, run: _Run, report: ReplayReport, number: int) -> str:
     """Fold the tenants, ``number`` of them; return the id of the last one."""
     last = run.selection.after
     with progress("folding tenants", number) as update:
-        async with aclosing(service.run(run.selection, dry_run=run.dry_run)) as chunks:
+        async with aclosing(service.run(run.selection, dry_run=run.work.dry_run)) as chunks:
             async for chunk in chunks:
                 for checked in chunk.checked:
                     _add(report, checked, run)
                 update(advance=chunk.tenants)
                 last = chunk.last
-                if interruption.is_requested():
+                if run.work.is_requested():
                     break
     return last
 
@@ -175,7 +142,7 @@ def _add(report: ReplayReport, checked: TenantReplay, run: _Run) -> None:
     report.repaired += checked.repaired
     if checked.is_right and not run.in_full:
         return
-    if run.as_json:
+    if run.work.as_json:
         fields = checked.fields if run.in_full else checked.differences
         report.details.append(msgspec.structs.replace(checked, fields=fields))
     else:
@@ -210,7 +177,7 @@ def _result(checked: TenantReplay) -> str:
 
 def _change(field: FieldComparison) -> str:
     if field.differs:
-        return f"{shown(field.stored)} -> {shown(field.folded)}"
+        return change(field.stored, field.folded)
     return shown(field.stored)
 
 
@@ -231,6 +198,9 @@ def _replay_summary(report: ReplayReport) -> str:
     )
 
 
+_dry_run: Final = dry_run_option(
+    "Only print what differs: write nothing, exit with 3 if anything does."
+)
 _after: Final = click.option(
     "--after",
     type=tenant_id,
@@ -239,12 +209,12 @@ _after: Final = click.option(
 )
 
 
-@click.command("rebuild")
+@click.command("rebuild-tenants")
 @click.argument("org_ids", metavar="[ORG]...", nargs=-1)
 @_after
-@dry_run_option("Only print what differs: write nothing, exit with 3 if anything does.")
+@_dry_run
 @json_option("The fields and repairs as one JSON document.")
-def rebuild(
+def rebuild_tenants(
     org_ids: tuple[str, ...],
     *,
     after: str | None,
@@ -255,28 +225,20 @@ def rebuild(
 
     Without ORG the command rebuilds all tenants, and shows only what differs.
 
-    The same as `tenantry events replay`, in more detail: safe while the service runs; sends no
-    mail. Exits with 0 when done, with 5 if a tenant does not exist, and with 3 if a dry run found
-    differences. Ctrl-C ends it after the tenants in flight, with a summary and the command that
-    continues.
+    The same as `tenantry admin replay-events`, in more detail: safe while the service runs; sends
+    no mail. Exits with 0 when done, with 5 if a tenant does not exist, and with 3 if a dry run
+    found differences. Ctrl-C ends it after the tenants in flight, with a summary and the command
+    that continues.
 
     \b
-      tenantry tenants rebuild acme --dry-run
+      tenantry admin rebuild-tenants acme --dry-run
     """
     selection = Selection(org_ids or None, after=after or "")
-    command = ("tenants", "rebuild", *org_ids)
-    _replay(
-        _Run(
-            command,
-            selection,
-            dry_run,
-            as_json,
-            in_full=bool(org_ids),
-        )
-    )
+    work = LongWork("admin", "rebuild-tenants", *org_ids, dry_run=dry_run, as_json=as_json)
+    _replay(_Run(work, selection, in_full=bool(org_ids)))
 
 
-@click.command("replay")
+@click.command("replay-events")
 @tenants_option
 @click.option(
     "--since",
@@ -285,9 +247,9 @@ def rebuild(
     help="Only tenants with an event since then: 1h, 7d or an RFC 3339 time.",
 )
 @_after
-@dry_run_option("Only print what differs: write nothing, exit with 3 if anything does.")
+@_dry_run
 @json_option("The differences as one JSON document.")
-def replay(
+def replay_events(
     tenants: tuple[str, ...],
     since: datetime | None,
     *,
@@ -305,16 +267,10 @@ def replay(
     command that continues.
 
     \b
-      tenantry events replay --since 7d --dry-run
+      tenantry admin replay-events --since 7d --dry-run
     """
     options = named(tenants)
     options += ["--since", shown(since)] if since else []
     selection = Selection(tenants or None, since, after or "")
-    _replay(
-        _Run(
-            ("events", "replay", *options),
-            selection,
-            dry_run,
-            as_json,
-        )
-    )
+    work = LongWork("admin", "replay-events", *options, dry_run=dry_run, as_json=as_json)
+    _replay(_Run(work, selection))

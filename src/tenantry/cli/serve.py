@@ -25,19 +25,16 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
 from tenantry.cli.database import (
-    NO_SESSIONS,
     database,
-    in_other_encoding,
+    database_errors,
     migrated,
-    of_others,
     settings_errors,
 )
-from tenantry.cli.output import CommandError
 from tenantry.common import clock, logs
 from tenantry.common import process as this_process
-from tenantry.db.foreign_tables import ForeignTablesError, check_database_is_own
-from tenantry.db.pooler_detection import TransactionPoolerError
-from tenantry.db.sessions import UnusableEncodingError, open_session
+from tenantry.common.http import local_origin, origin_at
+from tenantry.db.foreign_tables import check_database_is_own
+from tenantry.db.sessions import open_session
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.server.accept_loop import HANDSHAKE_SECONDS, AcceptLoop, reject_new_connections
 from tenantry.server.asgi_types import AsgiApp
@@ -52,6 +49,7 @@ from tenantry.settings import (
     load,
     read_environment,
 )
+from tenantry_cli.output import CommandError
 
 _NOT_GRANTED: Final = (
     "DATABASE_URL: its role may not run the service yet. "
@@ -126,7 +124,7 @@ def worker() -> None:
 
 def _load(values: dict[str, str]) -> Settings:
     """Load the settings and configure the log. Raises `CommandError`."""
-    with settings_errors():
+    with settings_errors("tenantry cannot start"):
         settings = load(values)
     configure_logs(settings)
     return settings
@@ -194,15 +192,9 @@ def _read_revision(conninfo: str) -> str | None:
     from tenantry.db.migrate import current_revision  # noqa: PLC0415  # slow to import
 
     try:
-        with open_session(conninfo) as connection:
+        with database_errors(conninfo), open_session(conninfo) as connection:
             check_database_is_own(connection)
             return current_revision(connection)
-    except ForeignTablesError as error:
-        raise of_others(error, conninfo) from None
-    except TransactionPoolerError:
-        raise CommandError(f"DATABASE_URL: {NO_SESSIONS}") from None
-    except UnusableEncodingError as error:
-        raise in_other_encoding(error) from None
     except psycopg.errors.InsufficientPrivilege:
         raise CommandError(_NOT_GRANTED) from None
 
@@ -211,7 +203,7 @@ def _name_disabled_webhooks(settings: Settings, conninfo: str) -> None:
     """Warn of each endpoint of the plan catalog that is disabled, if the database answers."""
     if not settings.billing.catalog.webhooks:
         return
-    from tenantry.cli.webhooks import read_disabled  # noqa: PLC0415  # only with webhooks
+    from tenantry.cli.operator_services import read_disabled  # noqa: PLC0415  # only with webhooks
 
     with contextlib.suppress(DatabaseUnavailableError, psycopg.Error):
         for state in asyncio.run(read_disabled(settings, conninfo)):
@@ -272,8 +264,8 @@ def run_server(
     if settings.port != port:
         values = {**values, "PORT": str(port)}
         settings = load(values)
-    address = f"http://{settings.host}:{port}"
-    health = f"http://{_reachable(settings.host)}:{port}/readyz"
+    address = origin_at(settings.host, port)
+    health = local_origin(settings.host, port) + "/readyz"
     watch = threading.Thread(
         target=_await_ready, args=(health, lambda: on_ready(address)), daemon=True
     )
@@ -369,12 +361,6 @@ def server_config(settings: Settings, app: AsgiApp) -> uvicorn.Config:
         timeout_graceful_shutdown=REQUEST_SECONDS,
         backlog=4096,
     )
-
-
-def _reachable(host: str) -> str:
-    if host in ("", "0.0.0.0"):  # noqa: S104  # not bound here: requests go to loopback
-        return "127.0.0.1"
-    return f"[{host}]" if ":" in host else host
 
 
 def _await_ready(url: str, on_ready: Callable[[], None]) -> None:

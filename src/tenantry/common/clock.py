@@ -78,8 +78,8 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     token_endpoint: float = 4.0  # the identity provider's response to an authorization code
     payment_provider: float = 10.0  # one attempt at a call of the payment provider's API
     billing_page: float = 2.0  # how long pages wait for the payment provider
-    replay: float = 3.0  # a page's replay of a tenant's newest events
     metrics: float = 1.0  # from one rendering of the metrics to the next
+    usage: float = 0.5  # from one look for requests after an idle minute to the next
 
 
 DEFAULT_TIMEOUTS: Final = Timeouts()

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -23,6 +24,22 @@ def new_id(prefix: str) -> str:
 def doc(description: str | None = None, example: object = _NONE) -> msgspec.Meta:
     """Describe a field of a struct: ``Annotated[str, doc("The key's id.", "key_0197...")]``."""
     return msgspec.Meta(description=description, examples=None if example is _NONE else [example])
+
+
+def one_line(text: str) -> str:
+    """Return a text as one line, without characters that cannot be printed."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+
+
+def with_full_stop(text: str) -> str:
+    """Return a text that ends like a sentence."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def shortened(names: Sequence[str], most: int) -> str:
+    """Join the first names by commas, and say how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def camel_case(name: str) -> str:

@@ -1,9 +1,7 @@
 """Log lines as text or JSON, without secrets.
 
-It masks the deployment's own secrets, verbatim and as URLs, JSON and ``repr`` encode them;
-API keys of any prefix (``svc_``, ``..._live_`` or ``..._test_``); credentials with another known
-prefix (``whsec_``, ``sk_`` or ``rk_``, ``eyJ``); the link of an invitation; and user and password
-in a URL.
+Besides what `redact` masks, they have none of the deployment's own secrets, verbatim or as URLs,
+JSON and ``repr`` encode them.
 """
 
 import contextlib
@@ -21,6 +19,7 @@ from types import TracebackType
 from typing import Final, TextIO
 from urllib.parse import quote, quote_plus
 
+from tenantry.common.redaction import MASK, redact
 from tenantry.common.secret import Secret
 
 FIELDS: Final = "fields"  # the key in a record's `extra` of the fields that a line names
@@ -29,18 +28,6 @@ REQUESTS: Final = "tenantry.requests"
 _CACHED_FIELDS: Final = 1024
 _SHORTEST_SECRET: Final = 6  # shorter secrets are not masked: they would mask ordinary words
 
-_MASK: Final = "[redacted]"
-_CREDENTIAL: Final = re.compile(
-    r"svc_(?:[a-z]{1,16}_)?[A-Za-z0-9]{20,}"
-    r"|[a-z0-9]{2,16}_(?:live|test)_[A-Za-z0-9]{20,}"
-    r"|whsec_[A-Za-z0-9_+/=%-]{8,}"
-    r"|(?<![A-Za-z0-9_])[sr]k_(?:(?:live|test)_[A-Za-z0-9_]{8,}|[A-Za-z0-9_]{16,})"
-    r"|eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*"
-    r"|(?<=inv_)[0-9a-f]{32}\.[A-Za-z0-9_-]{43}(?:(?:&|&amp;|%26)proof(?:=|%3D)[A-Za-z0-9_-]+)?"
-    r"|(?<=://)[^/\s:@]*:[^/\s]+(?=@)"
-)
-# parts of every credential; faster to find than the expression
-_HINTS: Final = ("svc_", "_live_", "_test_", "whsec_", "k_", "eyJ", "inv_", "://")
 # Line breaks, control characters and changes of text direction.
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
@@ -60,13 +47,6 @@ _NOISY: Final = (
 logger = logging.getLogger(__name__)
 
 
-def redact(text: str) -> str:
-    """Mask credentials with a known prefix, and user and password in a URL."""
-    if any(hint in text for hint in _HINTS):
-        return _CREDENTIAL.sub(_MASK, text)
-    return text
-
-
 class Redactor:
     """`redact` that also masks these secrets."""
 
@@ -80,7 +60,7 @@ class Redactor:
     def __call__(self, text: str) -> str:
         for literal in self._literals:
             if literal in text:
-                text = text.replace(literal, _MASK)
+                text = text.replace(literal, MASK)
         return redact(text)
 
 

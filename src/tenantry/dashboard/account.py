@@ -1,6 +1,5 @@
 """The user's own pages, and the confirmation of an owner's address."""
 
-from collections.abc import Mapping
 from typing import Annotated, Final
 
 from litestar import Response, get, post
@@ -11,13 +10,12 @@ from tenantry.api.guards import AnyRequest, author_of
 from tenantry.api.members import MembershipId
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.flash_messages import FlashMessage
-from tenantry.dashboard.forms import read_form
-from tenantry.dashboard.guards import ORG, DashboardUser, needs
+from tenantry.dashboard.forms import InvalidFormError, read_form
+from tenantry.dashboard.guards import OPERATOR_PAGES, ORG, DashboardUser, PageGuard
 from tenantry.domain.audit import ActorKind
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
 from tenantry.domain.members import MemberStatus
 from tenantry.domain.owner_mails import CONFIRM_PATH
-from tenantry.server.problems import STATUSES
 
 ACCOUNT: Final = "/account"
 _MEMBERSHIPS: Final = ACCOUNT + "/memberships"
@@ -30,11 +28,13 @@ _RESENT: Final = {
 }
 
 
-@get("/", guards=[needs()])
+@get("/", guards=[PageGuard()])
 async def show_start(ctx: Context) -> Response[str]:
     user = ctx.user
     if user.tenants:
         return ctx.redirect(f"/orgs/{_first_tenant(user)}/")
+    if user.is_operator:
+        return ctx.redirect(OPERATOR_PAGES)
     if user.invitations:
         return ctx.redirect(ACCOUNT)
     return ctx.render("no_organization.html")
@@ -49,18 +49,18 @@ def _first_tenant(user: DashboardUser) -> str:
     return next((one for one in preferred if one in tenants), tenants[0])
 
 
-@get(ACCOUNT, guards=[needs()])
+@get(ACCOUNT, guards=[PageGuard()])
 async def show_account(ctx: Context) -> Response[str]:
     return await _account_page(ctx)
 
 
-@post(ACCOUNT + "/end-other-sessions", guards=[needs()])
+@post(ACCOUNT + "/end-other-sessions", guards=[PageGuard()])
 async def end_other_sessions(ctx: Context) -> Response[str]:
     await ctx.services.sessions.end_others(ctx.user.session)
     return ctx.redirect_with(FlashMessage.OTHERS_SIGNED_OUT, ACCOUNT)
 
 
-@post(_MEMBERSHIP + "/accept", guards=[needs()])
+@post(_MEMBERSHIP + "/accept", guards=[PageGuard()])
 async def accept_invitation(ctx: Context, membership_id: MembershipId) -> Response[str]:
     try:
         membership = await ctx.services.memberships.accept(
@@ -74,7 +74,7 @@ async def accept_invitation(ctx: Context, membership_id: MembershipId) -> Respon
     return ctx.redirect_with(FlashMessage.INVITATION_ACCEPTED, f"/orgs/{membership.org_id}")
 
 
-@post(_MEMBERSHIP + "/decline", guards=[needs()])
+@post(_MEMBERSHIP + "/decline", guards=[PageGuard()])
 async def decline_invitation(ctx: Context, membership_id: MembershipId) -> Response[str]:
     user = ctx.user
     memberships = ctx.services.memberships
@@ -86,15 +86,16 @@ async def decline_invitation(ctx: Context, membership_id: MembershipId) -> Respo
     return ctx.redirect_with(FlashMessage.INVITATION_DECLINED, ACCOUNT)
 
 
-@get(_MEMBERSHIP + "/leave", guards=[needs()])
+@get(_MEMBERSHIP + "/leave", guards=[PageGuard()])
 async def show_leave_organization(ctx: Context, membership_id: MembershipId) -> Response[str]:
-    return await _leave_page(ctx, membership_id, {})
+    return await _leave_page(ctx, membership_id)
 
 
-@post(_MEMBERSHIP + "/leave", guards=[needs()])
+@post(_MEMBERSHIP + "/leave", guards=[PageGuard()])
 async def leave_organization(ctx: Context, membership_id: MembershipId) -> Response[str]:
     if not ctx.form.checked("leaving"):
-        return await _leave_page(ctx, membership_id, {"leaving": "Check this box to leave."})
+        unchecked = InvalidFormError({"leaving": "Check this box to leave."})
+        return await _leave_page(ctx, membership_id, unchecked)
     try:
         await ctx.services.memberships.end(
             ctx.user.session.user,
@@ -103,12 +104,7 @@ async def leave_organization(ctx: Context, membership_id: MembershipId) -> Respo
             leaves=True,
         )
     except LastOwnerError as error:
-        return await _leave_page(
-            ctx,
-            membership_id,
-            {},
-            STATUSES[type(error)],
-        )
+        return await _leave_page(ctx, membership_id, error)
     return ctx.redirect_with(FlashMessage.ORGANIZATION_LEFT, ACCOUNT)
 
 
@@ -145,7 +141,7 @@ async def _account_page(ctx: PageContext, error: Exception | None = None) -> Res
 
 
 async def _leave_page(
-    ctx: PageContext, membership_id: str, errors: Mapping[str, str], status: int | None = None
+    ctx: PageContext, membership_id: str, error: Exception | None = None
 ) -> Response[str]:
     user = ctx.user.session.user
     memberships = ctx.services.memberships
@@ -157,10 +153,9 @@ async def _leave_page(
         may_leave = False
     return ctx.render(
         "membership_leave.html",
-        status,
+        error,
         membership=membership,
         may_leave=may_leave,
-        errors=errors,
     )
 
 
@@ -196,7 +191,7 @@ async def confirm_address(ctx: Context) -> Response[str]:
     return ctx.render("confirm_address_done.html", 200, found=found)
 
 
-@post(ORG + "/settings/owner-address/send-confirmation", guards=[needs("tenants:write")])
+@post(ORG + "/settings/owner-address/send-confirmation", guards=[PageGuard("tenants:write")])
 async def send_confirmation(ctx: Context) -> Response[str]:
     resent = await ctx.services.confirmations.send_again(ctx.principal, ctx.author)
     return ctx.redirect_with(_RESENT[resent], ctx.user.base)

@@ -11,23 +11,21 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tenantry.api.parameters import Name
 from tenantry.dashboard.forms import (
+    Edits,
     Form,
     InvalidFormError,
     day_fault,
-    field_errors,
     unix_lines,
     validate,
 )
 from tenantry.dashboard.guards import DashboardUser
-from tenantry.dashboard.key_metadata_form import metadata_text, parse_metadata
-from tenantry.dashboard.labels import labels
+from tenantry.dashboard.key_text_fields import TEXT_FIELDS, text_errors, texts_of
 from tenantry.domain.api_keys import ApiKey, expires_later
-from tenantry.domain.errors import ValidationError
-from tenantry.domain.key_metadata import check_key_metadata
+from tenantry.domain.names import Name
 from tenantry.domain.permissions import OWNER_ALIAS, AccessLevel, Mode
-from tenantry.domain.scopes import ANYTHING, MAX_SCOPES, is_scope
+from tenantry.domain.plans import Catalog
+from tenantry.domain.scopes import ANYTHING, MAX_SCOPES, OWN_SCOPES, is_scope
 
 DAYS: Final = ("30", "90", "365")
 _SCOPED: Final = "scoped"
@@ -46,19 +44,12 @@ _ORDER: Final = (
     "mode",
     "expiry",
     "until",
-    "externalId",
-    "metadata",
+    *(field.name for field in TEXT_FIELDS),
 )
 """The fields in the order of the form: the first one with an error takes the focus."""
-FOLDED: Final = frozenset({"mode", "expiry", "until", "externalId", "metadata"})
+FOLDED: Final = frozenset({"mode", "expiry", "until"} | {field.name for field in TEXT_FIELDS})
 """The fields that the form of a new key shows on request."""
-_ATTRIBUTES: Final = {
-    "name": ("name",),
-    "scope": ("access", "checked", "own"),
-    "externalId": ("external_id",),
-    "metadata": ("metadata",),
-}
-"""What `KeyForm` has of each field of `KeyForm.editable`."""
+NO_TEXTS: Final = MappingProxyType({field.name: "" for field in TEXT_FIELDS})
 _MESSAGES: Final = {"name": "Use at most 200 characters.", "mode": "Choose live or test."}
 
 
@@ -123,9 +114,8 @@ class KeyForm(msgspec.Struct, frozen=True):
     mode: str = Mode.LIVE
     expiry: str = "90"
     until: str = ""
-    external_id: str = ""
-    metadata: str = ""
-    """As `metadata_text` returns it."""
+    texts: Mapping[str, str] = NO_TEXTS
+    """The optional fields, by name, as `TEXT_FIELDS` shows them."""
 
     @property
     def scopes(self) -> tuple[str, ...]:
@@ -141,8 +131,7 @@ class KeyForm(msgspec.Struct, frozen=True):
         return {
             "name": self.name,
             "scope": " ".join(sorted(self.scopes)),
-            "externalId": self.external_id,
-            "metadata": self.metadata,
+            **self.texts,
         }
 
 
@@ -153,8 +142,7 @@ def submitted_values(form: Form) -> KeyForm:
         sure=form.checked("sure"),
         everything=form.checked("everything"),
         mode=form.text("mode") or Mode.LIVE,  # a form of an existing key has none
-        external_id=form.text("externalId"),
-        metadata=unix_lines(form.text("metadata")),
+        texts={field.name: unix_lines(form.text(field.name)) for field in TEXT_FIELDS},
         **texts,
     )
 
@@ -164,11 +152,11 @@ def first_values(presets: Sequence[KeyPreset]) -> KeyForm:
     return KeyForm(access=presets[0].name if presets else _SCOPED)
 
 
-def values_of(key: ApiKey) -> KeyForm:
+def values_of(key: ApiKey, catalog: Catalog) -> KeyForm:
     """Return the values with which the form of an existing key begins."""
     is_owner_key = key.access_level is AccessLevel.OWNER
     scopes = () if is_owner_key else key.scopes
-    known = labels().scopes
+    known = OWN_SCOPES | {scope.id for scope in catalog.scopes}
     return KeyForm(
         name=key.name.strip(),  # as a form submits it
         access=_OWNER if is_owner_key else _SCOPED,
@@ -176,20 +164,23 @@ def values_of(key: ApiKey) -> KeyForm:
         own=" ".join(filterfalse(known.__contains__, scopes)),
         mode=key.mode,
         expiry=_UNCHANGED,
-        external_id=key.external_id or "",
-        metadata=metadata_text(key.metadata),
+        texts=texts_of(key),
     )
 
 
-def only_changed(values: KeyForm, changed: Collection[str], key: ApiKey) -> KeyForm:
-    """Return the submitted values, but the key's own of the fields that are not among the
-    ``changed`` ones.
+def only_changed(values: KeyForm, edits: Edits, current: KeyForm) -> KeyForm:
+    """Return the submitted values, but the ``current`` ones of fields that the user did not
+    change.
     """
-    current = values_of(key)
-    kept: dict[str, object] = {}
-    for field in _ATTRIBUTES.keys() - changed:
-        kept |= {name: getattr(current, name) for name in _ATTRIBUTES[field]}
-    return msgspec.structs.replace(values, **kept)
+    scopes = values if "scope" in edits.changed else current
+    return msgspec.structs.replace(
+        values,
+        name=edits.values["name"],
+        access=scopes.access,
+        checked=scopes.checked,
+        own=scopes.own,
+        texts={name: edits.values[name] for name in NO_TEXTS},
+    )
 
 
 class ExpiryChoices(msgspec.Struct, frozen=True):
@@ -237,24 +228,15 @@ def check(
 
     Raises `InvalidFormError`, also for ``further`` errors.
     """
-    found = {**_metadata_errors(values), **further, **_scope_errors(values, key)}
+    found = {**text_errors(values.texts), **further, **_scope_errors(values, key)}
     expires_at: datetime | UnsetType | None = UNSET
     if key is None or values.expiry != _UNCHANGED:
         try:
             expires_at = _parse_expiry(values, now, _latest_end(key))
         except InvalidFormError as error:
             found |= error.errors
-    try:
-        validate(
-            _CheckedFields,
-            {"name": values.name, "mode": values.mode},
-            _MESSAGES,
-            found,
-        )
-    except InvalidFormError as error:
-        raise InvalidFormError(
-            {name: error.errors[name] for name in _ORDER if name in error.errors}
-        ) from None
+    checked = dict.fromkeys(_ORDER, "") | {"name": values.name, "mode": values.mode}
+    validate(_CheckedFields, checked, _MESSAGES, found)
     return expires_at
 
 
@@ -266,14 +248,6 @@ def _scope_errors(values: KeyForm, key: ApiKey | None) -> dict[str, str]:
     if not values.scopes:
         return {"scope": "Choose at least one scope, or enter your own."}
     return _own_errors(values.scopes) | _everything_errors(values, key)
-
-
-def _metadata_errors(values: KeyForm) -> dict[str, str]:
-    try:
-        check_key_metadata(values.external_id or None, parse_metadata(values.metadata))
-    except (InvalidFormError, ValidationError) as error:
-        return field_errors(error)
-    return {}
 
 
 def _own_errors(scopes: Collection[str]) -> dict[str, str]:

@@ -9,10 +9,9 @@ from litestar import Response, get
 
 from tenantry.auth.api_keys import KeySearch
 from tenantry.auth.api_keys_store import KeyFilter
-from tenantry.dashboard import forms
 from tenantry.dashboard.api_keys import PATH
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.guards import needs
+from tenantry.dashboard.guards import PageGuard
 from tenantry.dashboard.pager import requested_page
 from tenantry.dashboard.usage_charts import USAGE_SCOPE
 from tenantry.domain.api_keys import KeyState
@@ -41,7 +40,7 @@ class KeyOrder(StrEnum):
     """The most requests in 30 days first."""
 
 
-@get(PATH, guards=[needs("api-keys:read")])
+@get(PATH, guards=[PageGuard("api-keys:read")])
 async def show_keys(ctx: Context) -> Response[str]:
     text = ctx.query("search")
     shown = ctx.services.api_keys.key_format.without_secret(text)
@@ -59,7 +58,6 @@ async def show_keys(ctx: Context) -> Response[str]:
     if may_see_usage:
         key_ids = [key.id for key in found.page.data]
         usage = await ctx.services.usage.days_of_keys(ctx.principal, key_ids)
-    filters = {"status": wanted.state, **_further_filters(wanted, order)}
     return ctx.render(
         "api_keys.html",
         page=found.page,
@@ -67,10 +65,15 @@ async def show_keys(ctx: Context) -> Response[str]:
         room=found.room,
         wanted=wanted,
         order=order,
-        filters=filters,
+        filters={
+            "status": wanted.state,
+            "mode": wanted.mode,
+            "search": wanted.search,
+            "order": None if order is KeyOrder.NEWEST else order,
+        },
         usage=usage,
         replaced=found.counts[KeyState.REPLACED],
-        states=_state_chips(ctx, wanted, order, found),
+        states=_STATES,
     )
 
 
@@ -86,35 +89,3 @@ async def _search(ctx: PageContext, wanted: KeyFilter, order: KeyOrder) -> KeySe
         busiest,
         _PAGE_SIZE,
     )
-
-
-def _further_filters(wanted: KeyFilter, order: KeyOrder) -> dict[str, str | None]:
-    """Return the parameters beside the status."""
-    is_usual = order is KeyOrder.NEWEST
-    return {
-        "mode": wanted.mode,
-        "search": wanted.search,
-        "order": None if is_usual else order,
-    }
-
-
-def _state_chips(
-    ctx: PageContext, wanted: KeyFilter, order: KeyOrder, found: KeySearch
-) -> list[tuple[str, str, int | str, bool]]:
-    """Return the text, address and count of each state that has keys, and which one is shown."""
-    address = f"{ctx.user.base}/settings/api-keys"
-    further = _further_filters(wanted, order)
-    shown = [
-        state
-        for state, count in found.counts.items()
-        if count or state in (None, KeyState.ACTIVE, wanted.state)
-    ]
-    return [
-        (
-            _STATES[state],
-            f"{address}?{forms.query_string({'status': state, **further})}".rstrip("?&"),
-            found.counts[state],
-            state is wanted.state,
-        )
-        for state in shown
-    ]

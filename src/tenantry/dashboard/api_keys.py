@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 from litestar import Response, get, post
 from litestar.params import FromPath
-from msgspec import UNSET
 
 from tenantry.api.guards import AnyRequest
 from tenantry.audit.trail import AuditFilter
@@ -16,18 +15,20 @@ from tenantry.dashboard.api_key_form import KeyForm
 from tenantry.dashboard.audit_entries import ShownEntry, names_of_users, shown_entries
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
-from tenantry.dashboard.guards import ORG, is_head, is_navigation, is_prefetch, needs
-from tenantry.dashboard.key_metadata_form import parse_metadata
+from tenantry.dashboard.guards import ORG, PageGuard, is_head, is_navigation, is_prefetch
+from tenantry.dashboard.key_text_fields import TEXT_FIELDS, read_texts
+from tenantry.dashboard.rejections import latest_rejections
 from tenantry.dashboard.usage_charts import usage_chart
 from tenantry.db.numbered_pages import PageRequest
 from tenantry.domain import errors
-from tenantry.domain.api_keys import ApiKey, KeyStatus
+from tenantry.domain.api_keys import ApiKey, KeyChanges, KeyStatus, KeyTerms
 from tenantry.domain.permissions import Mode
 from tenantry.domain.scopes import is_scope
 
 PATH: Final = ORG + "/settings/api-keys"
 _KEY: Final = PATH + "/{key_id:str}"
 _MOST_CHANGES: Final = 10
+_LATEST_REJECTIONS: Final = 5
 _OVERLAPS: Final = (
     ("0", "Revoke it now"),
     ("3600", "1 hour"),
@@ -49,26 +50,24 @@ _REJECTIONS: Final = (
 """The errors that the form shows."""
 
 KeyId = FromPath[str]
-_reader = needs("api-keys:read")
-_writer = needs("api-keys:write")
+_reader = PageGuard("api-keys:read")
+_writer = PageGuard("api-keys:write")
 
 
 @get(_KEY, guards=[_reader])
 async def show_key(ctx: Context, key_id: KeyId) -> Response[str]:
-    keys = ctx.services.api_keys
-    key = await keys.get(ctx.principal, key_id)
-    old = await keys.get(ctx.principal, key.rotated_from) if key.rotated_from else None
-    expected = _confirmation_of(key)
+    key = await ctx.services.api_keys.get(ctx.principal, key_id)
     changes = await _newest_changes(ctx, key)
     return ctx.render(
         "api_key.html",
         key=key,
-        old=old,
-        expected=expected,
+        fields=TEXT_FIELDS,
+        old=await _replaced_by(ctx, key),
         overlaps=_OVERLAPS,
         chart=await usage_chart(ctx, key.id),
         entries=changes,
         users=await names_of_users(ctx, changes),
+        rejections=await latest_rejections(ctx, _LATEST_REJECTIONS, key.id),
     )
 
 
@@ -105,26 +104,25 @@ async def create_key(ctx: Context) -> Response[str]:
         made = await ctx.services.api_keys.create(
             ctx.principal,
             ctx.author,
-            name=values.name,
-            scopes=values.scopes,
-            access_level=None,
-            mode=Mode(values.mode),
-            expires_at=expires_at or None,
-            claim=await ctx.claim(),
+            KeyTerms(
+                name=values.name,
+                scopes=values.scopes,
+                mode=Mode(values.mode),
+                expires_at=expires_at or None,
+                **read_texts(values.texts),
+            ),
+            claim=ctx.claim(),
             replaces=replaces or None,
-            external_id=values.external_id or None,
-            metadata=parse_metadata(values.metadata),
         )
     except _REJECTIONS as error:
         return await _new_page(ctx, values, replaces, error)
     return _redirect_to_secret(ctx, made)
 
 
-@get(_KEY + "/created", guards=[needs("api-keys:write", follows_form=True)])
+@get(_KEY + "/created", guards=[PageGuard("api-keys:write", follows_form=True)])
 async def show_created_key(ctx: Context, key_id: KeyId) -> Response[str]:
-    keys = ctx.services.api_keys
-    key = await keys.get(ctx.principal, key_id)
-    old = await keys.get(ctx.principal, key.rotated_from) if key.rotated_from else None
+    key = await ctx.services.api_keys.get(ctx.principal, key_id)
+    old = await _replaced_by(ctx, key)
     # Last: if a query failed now, the secret would be lost.
     secret = await _take_secret(ctx, key_id)
     page = ctx.render(
@@ -142,38 +140,52 @@ async def show_created_key(ctx: Context, key_id: KeyId) -> Response[str]:
 @get(_KEY + "/edit", guards=[_writer])
 async def show_edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
     key = await _changeable_key(ctx, key_id)
-    return _edit_page(ctx, key, api_key_form.values_of(key))
+    return _edit_page(ctx, key, api_key_form.values_of(key, ctx.services.catalog))
 
 
 @post(_KEY + "/edit", guards=[_writer])
 async def edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
     key = await _changeable_key(ctx, key_id)
     values = api_key_form.submitted_values(ctx.form)
-    current = api_key_form.values_of(key).editable
-    changed, conflicts = forms.find_edits(ctx.form, values.editable, current)
-    values = api_key_form.only_changed(values, changed, key)
+    current = api_key_form.values_of(key, ctx.services.catalog)
+    edits = forms.find_edits(ctx.form, values.editable, current.editable)
+    changed = edits.changed
+    values = api_key_form.only_changed(values, edits, current)
     try:
         denied = _denied_scopes(ctx, values) if "scope" in changed else {}
-        expires_at = api_key_form.check(
-            values,
-            ctx.services.clock(),
-            key,
-            {**denied, **conflicts},
-        )
+        further = {**denied, **edits.conflicts}
+        expires_at = api_key_form.check(values, ctx.services.clock(), key, further)
         await ctx.services.api_keys.update(
             ctx.principal,
             ctx.author,
             key_id,
-            name=values.name if "name" in changed else UNSET,
-            scopes=values.scopes if "scope" in changed else UNSET,
-            expires_at=expires_at,
-            external_id=(values.external_id or None) if "externalId" in changed else UNSET,
-            metadata=parse_metadata(values.metadata) if "metadata" in changed else UNSET,
+            KeyChanges(
+                name=edits.value("name", values.name),
+                scopes=edits.value("scope", values.scopes),
+                expires_at=expires_at,
+                **read_texts({name: values.texts[name] for name in changed & values.texts.keys()}),
+            ),
         )
     except errors.LastOwnerError:
         return _edit_page(ctx, key, values, _LAST_OWNER_KEY)
     except _REJECTIONS as error:
         return _edit_page(ctx, key, values, error)
+    return ctx.redirect_with(FlashMessage.KEY_SAVED, _path_of(ctx, key_id))
+
+
+@post(_KEY + "/flags", guards=[_writer])
+async def turn_flags(ctx: Context, key_id: KeyId) -> Response[str]:
+    """Turn the fields off that the form has with their word, and on those without."""
+    key = await _changeable_key(ctx, key_id)
+    flags = {field.name for field in TEXT_FIELDS if field.flag}
+    texts = {name: text for name, text in ctx.form.entries() if name in flags}
+    try:
+        await ctx.services.api_keys.update(
+            ctx.principal, ctx.author, key_id, KeyChanges(**read_texts(texts))
+        )
+    except errors.LastOwnerError:
+        values = api_key_form.values_of(key, ctx.services.catalog)
+        return _edit_page(ctx, key, values, _LAST_OWNER_KEY)
     return ctx.redirect_with(FlashMessage.KEY_SAVED, _path_of(ctx, key_id))
 
 
@@ -195,7 +207,7 @@ async def rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
             ctx.author,
             key_id,
             overlap=timedelta(seconds=int(seconds)),
-            claim=await ctx.claim(),
+            claim=ctx.claim(),
         )
     except errors.KeyLimitReachedError as limit:
         return _rotate_page(ctx, await ctx.services.api_keys.get(ctx.principal, key_id), limit)
@@ -204,37 +216,31 @@ async def rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
 
 @get(_KEY + "/revoke", guards=[_writer])
 async def show_revoke_key(ctx: Context, key_id: KeyId) -> Response[str]:
-    return _revoke_page(ctx, await _changeable_key(ctx, key_id))
+    return ctx.render("api_key_revoke.html", key=await _changeable_key(ctx, key_id))
 
 
 @post(_KEY + "/revoke", guards=[_writer])
 async def revoke_key(ctx: Context, key_id: KeyId) -> Response[str]:
     key = await _writable_key(ctx, key_id)
-    typed = ctx.form.text("word")
-    force = ctx.form.checked("force")
-    if mismatch := forms.confirmation_errors(typed, "word", _confirmation_of(key)):
-        return _revoke_page(
-            ctx,
-            key,
-            errors=mismatch,
-            typed=typed,
-            force=force,
-        )
+    if mismatch := forms.confirmation_errors(ctx.form, "word", key):
+        return ctx.render("api_key_revoke.html", forms.InvalidFormError(mismatch), key=key)
     try:
         await ctx.services.api_keys.revoke(
             ctx.principal,
             ctx.author,
             key_id,
-            force=force,
+            force=ctx.form.checked("force"),
         )
     except errors.LastOwnerError:
-        return _revoke_page(
-            ctx,
-            key,
-            error=_LAST_OWNER_KEY,
-            typed=typed,
-        )
+        return ctx.render("api_key_revoke.html", _LAST_OWNER_KEY, key=key)
     return ctx.redirect(_path_of(ctx, key_id))
+
+
+async def _replaced_by(ctx: PageContext, key: ApiKey) -> ApiKey | None:
+    """Return the key whose place a key took; None if it took none."""
+    if key.rotated_from is None:
+        return None
+    return await ctx.services.api_keys.get(ctx.principal, key.rotated_from)
 
 
 async def _writable_key(ctx: PageContext, key_id: str) -> ApiKey:
@@ -268,10 +274,6 @@ def _path_of(ctx: PageContext, key_id: str) -> str:
     return f"{ctx.user.base}/settings/api-keys/{key_id}"
 
 
-def _confirmation_of(key: ApiKey) -> str:
-    return forms.confirmation_text(key.name, key.last4)
-
-
 async def _new_page(
     ctx: PageContext, values: KeyForm | None, replaces: str, error: Exception | None = None
 ) -> Response[str]:
@@ -281,7 +283,7 @@ async def _new_page(
     presets = api_key_form.offered_presets(ctx.user)
     first = api_key_form.first_values(presets)
     if values is None and replaced:
-        old = api_key_form.values_of(replaced)
+        old = api_key_form.values_of(replaced, ctx.services.catalog)
         values = msgspec.structs.replace(old, expiry=first.expiry)
     values = values or first
     is_unfolded = _is_unfolded(values, first, error)
@@ -291,6 +293,7 @@ async def _new_page(
         error,
         values=values,
         choices=choices,
+        fields=TEXT_FIELDS,
         kept=(),
         presets=presets,
         is_unfolded=is_unfolded,
@@ -300,7 +303,7 @@ async def _new_page(
 
 def _is_unfolded(values: KeyForm, first: KeyForm, error: Exception | None) -> bool:
     """Whether the form shows its further fields: a user filled them in, or one has a fault."""
-    names = ("mode", "expiry", "until", "external_id", "metadata")
+    names = ("mode", "expiry", "until", "texts")
     is_filled = any(getattr(values, name) != getattr(first, name) for name in names)
     return is_filled or not api_key_form.FOLDED.isdisjoint(forms.field_errors(error))
 
@@ -308,13 +311,14 @@ def _is_unfolded(values: KeyForm, first: KeyForm, error: Exception | None) -> bo
 def _edit_page(
     ctx: PageContext, key: ApiKey, values: KeyForm, error: Exception | None = None
 ) -> Response[str]:
-    digests = forms.field_digests(api_key_form.values_of(key).editable)
+    digests = forms.field_digests(api_key_form.values_of(key, ctx.services.catalog).editable)
     choices = api_key_form.expiry_choices(ctx.services.clock(), key)
     return ctx.render(
         "api_key_edit.html",
         error,
         values=values,
         choices=choices,
+        fields=TEXT_FIELDS,
         kept=key.scopes,
         key=key,
         digests=digests,
@@ -327,19 +331,6 @@ def _rotate_page(ctx: PageContext, key: ApiKey, error: Exception | None = None) 
         error,
         key=key,
         overlaps=_OVERLAPS,
-    )
-
-
-def _revoke_page(
-    ctx: PageContext, key: ApiKey, error: Exception | None = None, **context: object
-) -> Response[str]:
-    context = {"force": False, **context}
-    return ctx.render(
-        "api_key_revoke.html",
-        error,
-        key=key,
-        expected=_confirmation_of(key),
-        **context,
     )
 
 

@@ -14,19 +14,21 @@ from tenantry.audit.trail import AuditFilter
 from tenantry.common.time_zones import zone_of
 from tenantry.dashboard import forms
 from tenantry.dashboard.audit_entries import ShownEntry, names_of_users, shown_entries
-from tenantry.dashboard.audit_export import CSV_TYPE, csv_lines
+from tenantry.dashboard.audit_export import audit_lines
+from tenantry.dashboard.audit_search import AuditParties, actors_called, targets_called
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.guards import ORG, needs
-from tenantry.dashboard.labels import labels
+from tenantry.dashboard.csv_files import CSV_TYPE
+from tenantry.dashboard.guards import ORG, PageGuard
 from tenantry.dashboard.pager import requested_page
-from tenantry.domain.audit import Action, AuditEvent
+from tenantry.domain.audit import Action, ActorKind, AuditEvent
+from tenantry.domain.operator_acts import OperatorAction, OperatorPerson
 
 PATH: Final = ORG + "/settings/audit"
 _PAGE_SIZE: Final = 25
-_Id = Annotated[str, msgspec.Meta(max_length=255)]
+_Party = Annotated[str, msgspec.Meta(max_length=255)]
 _MESSAGES: Final = {
     "action": "Choose one of these actions.",
-    **dict.fromkeys(("actorId", "targetId"), "Enter an id."),
+    **dict.fromkeys(("actorId", "targetId"), "Enter a name or an id."),
 }
 _DAYS: Final = ("since", "until")
 _FILTERS: Final = (*_MESSAGES, *_DAYS)
@@ -40,11 +42,11 @@ class ExportFormat(StrEnum):
 
 
 class AuditForm(msgspec.Struct, frozen=True, rename="camel"):
-    """The filters. ``until`` is included."""
+    """The filters: actor and target by a name or an id. ``until`` is included."""
 
     action: Action | None
-    actor_id: _Id | None
-    target_id: _Id | None
+    actor_id: _Party | None
+    target_id: _Party | None
     since: date | None
     until: date | None
 
@@ -56,6 +58,14 @@ class AuditDay(NamedTuple):
     entries: list[ShownEntry]
 
 
+class AuditSearch(NamedTuple):
+    """What the page searches; there is no filter where a name is that of several."""
+
+    wanted: AuditFilter | None
+    actor: AuditParties
+    target: AuditParties
+
+
 class TrailZone(NamedTuple):
     """The zone in which the page shows times. ``of_organization`` is None if it has set none."""
 
@@ -64,55 +74,62 @@ class TrailZone(NamedTuple):
     of_organization: str | None
 
 
-@get(PATH, guards=[needs("audit:read")])
+@get(PATH, guards=[PageGuard("audit:read")])
 async def show_audit(ctx: Context) -> Response[str]:
     zone = _zone(ctx)
     submitted = _submitted(ctx)
     entries = list[ShownEntry]()
-    page = None
-    rejection = None
+    page = search = rejection = None
     try:
-        page, names = await ctx.services.trail.search_page(
-            ctx.principal,
-            _parse(submitted, zone.zone),
-            requested_page(ctx, _PAGE_SIZE),
-        )
+        search = await _search(ctx, submitted, zone.zone)
     except forms.InvalidFormError as error:
         rejection = error
-    else:
-        entries = shown_entries(page.data, names)
+    if search is not None and search.wanted is not None:
+        page, names = await ctx.services.trail.search_page(
+            ctx.principal, search.wanted, requested_page(ctx, _PAGE_SIZE)
+        )
+        entries = shown_entries(page.data, names, await _people_of(ctx, page.data))
     return ctx.render(
         "audit.html",
         rejection,
         days=_by_day(entries, zone.zone),
         users=await names_of_users(ctx, entries),
         actors=_keys_among(entries),
+        search=search,
         page=page,
         wanted={**submitted, "zone": ctx.query("zone")},
         query=forms.query_string(submitted),
-        actions=[("", "All"), *_action_names()],
-        zone=zone.zone,
-        zone_name=zone.name,
-        zones=_zone_chips(ctx, zone, submitted),
+        zone=zone,
         utc=UTC,
     )
 
 
-@get(PATH + "/export", guards=[needs("audit:read")])
+@get(PATH + "/export", guards=[PageGuard("audit:read")])
 async def export_audit(ctx: Context) -> Response[Any]:
     submitted = _submitted(ctx)
     zone = _zone(ctx)
     try:
-        wanted = _parse(submitted, zone.zone)
+        wanted = (await _search(ctx, submitted, zone.zone)).wanted
     except forms.InvalidFormError:
-        # that page shows the errors beside the fields
+        wanted = None
+    if wanted is None:  # that page shows the errors beside the fields, or lets people choose
         return ctx.redirect(f"{ctx.user.base}/settings/audit?{forms.query_string(submitted)}")
     pages = ctx.services.trail.export(ctx.principal, wanted)
     first: list[AuditEvent] = await anext(pages)  # raises before the answer begins
     name = f"audit-{ctx.principal.org_id}-{ctx.services.clock():%Y-%m-%d}"
-    if ctx.choice("format", ExportFormat) is ExportFormat.CSV:
-        return ctx.renderer.file(csv_lines(first, pages), f"{name}.csv", CSV_TYPE)
+    format_ = ctx.choice("format", ExportFormat) or ExportFormat.NDJSON
+    await ctx.record_act(OperatorAction.AUDIT_EXPORTED, format_)
+    if format_ is ExportFormat.CSV:
+        return ctx.renderer.file(audit_lines(first, pages), f"{name}.csv", CSV_TYPE)
     return ctx.renderer.file(ndjson(first, pages), f"{name}.ndjson", EXPORT_TYPE)
+
+
+async def _people_of(ctx: PageContext, events: Sequence[AuditEvent]) -> dict[str, OperatorPerson]:
+    """Return the people behind the operator's entries, by the entry's id; none for customers."""
+    if not ctx.user.acts_as_operator:
+        return {}
+    by_operator = [event.id for event in events if event.actor_kind is ActorKind.OPERATOR]
+    return await ctx.services.operator_trail.people_of(by_operator)
 
 
 def _keys_among(entries: Sequence[ShownEntry]) -> dict[str, str]:
@@ -125,23 +142,26 @@ def _submitted(ctx: PageContext) -> dict[str, str]:
     return {name: ctx.query(name) for name in _FILTERS}
 
 
-def _parse(submitted: Mapping[str, str], zone: tzinfo) -> AuditFilter:
-    """Return the filter; its days are those of ``zone``. Raises `InvalidFormError`."""
+async def _search(ctx: PageContext, submitted: Mapping[str, str], zone: tzinfo) -> AuditSearch:
+    """Return what to search; the days are those of ``zone``. Raises `InvalidFormError`."""
     messages = {**_MESSAGES, **{name: forms.day_fault(submitted[name]) for name in _DAYS}}
     valid = forms.validate(
         AuditForm, {name: value or None for name, value in submitted.items()}, messages
     )
-    since = datetime.combine(valid.since, time(), zone) if valid.since else None
-    until = None
-    if valid.until is not None and valid.until < date.max:
-        until = datetime.combine(valid.until + timedelta(days=1), time(), zone)
-    return AuditFilter(
-        valid.action,
-        valid.actor_id,
-        valid.target_id,
-        since,
-        until,
-    )
+    since = None if valid.since is None else datetime.combine(valid.since, time(), zone)
+    until = _end_of(valid.until, zone)
+    actor = await actors_called(ctx, valid.actor_id or "")
+    target = await targets_called(ctx, valid.target_id or "")
+    is_clear = not actor.choices and not target.choices
+    wanted = AuditFilter(valid.action, actor.id, target.id, since, until) if is_clear else None
+    return AuditSearch(wanted, actor, target)
+
+
+def _end_of(day: date | None, zone: tzinfo) -> datetime | None:
+    """Return when a day ends; None for none, and for the last of all days."""
+    if day is None or day == date.max:
+        return None
+    return datetime.combine(day + timedelta(days=1), time(), zone)
 
 
 def _zone(ctx: PageContext) -> TrailZone:
@@ -150,24 +170,6 @@ def _zone(ctx: PageContext) -> TrailZone:
     if of_organization is None or ctx.query("zone") == _UTC:
         return TrailZone(UTC, "UTC", of_organization)
     return TrailZone(zone_of(of_organization), of_organization, of_organization)
-
-
-def _zone_chips(
-    ctx: PageContext, zone: TrailZone, submitted: Mapping[str, str]
-) -> list[tuple[str, str, None, bool]]:
-    """Return the text and address of each zone, and which one is shown; none without a choice."""
-    if zone.of_organization is None:
-        return []
-    address = f"{ctx.user.base}/settings/audit?{forms.query_string(submitted)}"
-    is_utc = zone.name == "UTC"
-    return [
-        (zone.of_organization, address.removesuffix("?"), None, not is_utc),
-        ("UTC", f"{address}zone={_UTC}", None, is_utc),
-    ]
-
-
-def _action_names() -> list[tuple[str, str]]:
-    return [(action.value, label.short) for action, label in labels().audit_actions.items()]
 
 
 def _by_day(entries: Sequence[ShownEntry], zone: tzinfo) -> list[AuditDay]:

@@ -1,15 +1,16 @@
 """Entries of the audit trail as pages show them: their actor and target, with names and links."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from tenantry.dashboard.context import PageContext
-from tenantry.dashboard.labels import shown_name
-from tenantry.domain.audit import ActorKind, AuditEvent
-from tenantry.domain.members import User
+from tenantry.dashboard.labels import labels, shown_name
+from tenantry.domain.audit import ActorKind, AuditEvent, TenantUpdate, update_of
+from tenantry.domain.operator_acts import OperatorPerson
 
 _OTHER_ACTORS: Final = {
     ActorKind.OPERATOR: "The operator",
@@ -38,7 +39,7 @@ class AuditParty(msgspec.Struct, frozen=True):
     """The actor or target of an entry: its name, its id, and the path of its page.
 
     ``label`` is a fixed text, shown apart from names, which users choose. Users have a ``user_id``
-    instead of a name.
+    instead of a name. ``person`` is the person behind the operator, on the operator's pages only.
     """
 
     name: str = ""
@@ -46,37 +47,70 @@ class AuditParty(msgspec.Struct, frozen=True):
     page: str | None = None
     label: str | None = None
     user_id: str | None = None
+    person: OperatorPerson | None = None
 
 
 class ShownEntry(msgspec.Struct, frozen=True):
-    """An entry with its actor and target; what happened to the tenant itself has no target."""
+    """An entry with its actor and target; what happened to the tenant itself has no target.
+
+    ``words`` say what the actor did, with placeholders for the target and the role.
+    """
 
     event: AuditEvent
+    words: str
     actor: AuditParty
     target: AuditParty | None
 
 
-def shown_entries(events: Sequence[AuditEvent], names: Mapping[str, str]) -> list[ShownEntry]:
+def shown_entries(
+    events: Sequence[AuditEvent],
+    names: Mapping[str, str],
+    people: Mapping[str, OperatorPerson] = MappingProxyType({}),
+) -> list[ShownEntry]:
     """Return entries with their parties. ``names`` are those of keys, projects and members, by
-    their ids.
+    their ids; ``people`` are those behind the operator by the id of the entry, for operators alone.
     """
-    return [ShownEntry(event, _actor(event, names), _target(event, names)) for event in events]
+    return [_shown(event, names, people.get(event.id)) for event in events]
+
+
+def _shown(
+    event: AuditEvent, names: Mapping[str, str], person: OperatorPerson | None
+) -> ShownEntry:
+    actor, target = _actor(event, names, person), _target(event, names)
+    update = update_of(event)
+    if update is None:
+        return ShownEntry(event, labels().audit_actions[event.action].long, actor, target)
+    change, target_id = update
+    if change in (TenantUpdate.CUSTOMER_LINKED, TenantUpdate.CUSTOMER_UNLINKED):
+        target = AuditParty(target_id)
+    return ShownEntry(event, labels().tenant_updates[change].long, actor, target)
 
 
 async def names_of_users(ctx: PageContext, entries: Iterable[ShownEntry]) -> dict[str, str]:
     """Return the names of users by user id, for who may read members; entries name a user by the
     subject alone.
     """
+    parties = chain.from_iterable((entry.actor, entry.target) for entry in entries)
+    return await names_of_subjects(
+        ctx, {party.user_id for party in parties if party and party.user_id}
+    )
+
+
+async def names_of_subjects(ctx: PageContext, subjects: Collection[str]) -> dict[str, str]:
+    """Return the names of these users of the identity provider, as `names_of_users`."""
     if not ctx.user.may("members:read"):
         return {}
-    parties = chain.from_iterable((entry.actor, entry.target) for entry in entries)
-    issuer = ctx.user.session.issuer
-    users = {User(issuer, party.user_id) for party in parties if party and party.user_id}
-    names = await ctx.services.profiles.names_of(ctx.principal.org_id, sorted(users))
+    users = await ctx.services.members.known_users(ctx.principal, subjects)
+    names = await ctx.services.profiles.names_of(ctx.principal.org_id, sorted(users.values()))
     return {user.subject: shown_name(name, user.subject) for user, name in names.items()}
 
 
-def _actor(event: AuditEvent, names: Mapping[str, str]) -> AuditParty:
+def _actor(
+    event: AuditEvent, names: Mapping[str, str], person: OperatorPerson | None
+) -> AuditParty:
+    if person is not None:
+        name = shown_name(person.name or "", person.subject)
+        return AuditParty(name, label=_OTHER_ACTORS[ActorKind.OPERATOR], person=person)
     if event.actor_id is None or event.actor_kind in _OTHER_ACTORS:
         return AuditParty(id=event.actor_id, label=_OTHER_ACTORS.get(event.actor_kind, "Unknown"))
     if event.actor_kind is ActorKind.API_KEY:
@@ -97,8 +131,10 @@ def _target(event: AuditEvent, names: Mapping[str, str]) -> AuditParty | None:
     if kind not in _NAME_FIELDS:
         return None
     name = names.get(target_id) or _field_text(event, _NAME_FIELDS[kind])
-    shown = {"user_id" if kind == _MEMBER else "name": shown_name(name, target_id)}
-    return AuditParty(id=target_id, page=_page(kind, target_id, names), **shown)
+    shown = AuditParty(shown_name(name, target_id), target_id, _page(kind, target_id, names))
+    if kind == _MEMBER:
+        return msgspec.structs.replace(shown, name="", user_id=shown.name)
+    return shown
 
 
 def _page(kind: str, object_id: str, names: Mapping[str, str]) -> str | None:

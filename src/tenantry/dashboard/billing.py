@@ -11,11 +11,12 @@ from tenantry.accounts.overview import BillingOverview
 from tenantry.billing.ledger_queries import PAYER_SCOPE, is_link
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
-from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.guards import ORG, PageGuard
 from tenantry.dashboard.plan_cards import CardSituation, PlanCards, plan_cards
 from tenantry.domain import errors
 from tenantry.domain.access import NO_SUBSCRIPTION, is_subscribed
 from tenantry.domain.billing.customer_account import CustomerAccount
+from tenantry.domain.billing.state import INCOMPLETE
 from tenantry.domain.billing.subscription_overview import SubscriptionLine
 from tenantry.domain.checkout import MOST_SEATS, CheckoutOrder
 from tenantry.domain.grants import given_words
@@ -28,14 +29,10 @@ _CHECKOUT: Final = "/billing/checkout"
 _PORTAL: Final = "/billing/portal"
 
 
-def has_subscription(tenant: Tenant) -> bool:
-    """Whether the tenant has a subscription that has not ended."""
-    return is_subscribed(tenant.subscription_status)
-
-
 def is_ending(tenant: Tenant) -> bool:
-    """Whether the tenant's subscription will end."""
-    return has_subscription(tenant) and (tenant.ends_at is not None or tenant.cancel_at_period_end)
+    """Whether the tenant has a subscription that will end."""
+    has_end = tenant.ends_at is not None or tenant.cancel_at_period_end
+    return has_end and is_subscribed(tenant.subscription_status)
 
 
 def is_last_period(tenant: Tenant) -> bool:
@@ -51,14 +48,14 @@ def waits_for_provider(path: str) -> bool:
     return path.startswith("/orgs/") and path.endswith((_CHECKOUT, _PORTAL))
 
 
-@get(PATH, guards=[needs("billing:read")])
+@get(PATH, guards=[PageGuard("billing:read")])
 async def show_billing(ctx: Context) -> Response[str]:
     return await _billing_page(ctx, awaits=ctx.query("awaits"))
 
 
-@get(PATH + "/invoices", guards=[needs("billing:read")])
+@get(PATH + "/invoices", guards=[PageGuard("billing:read")])
 async def show_invoices(ctx: Context) -> Response[str]:
-    tenant = await ctx.services.tenants.get(ctx.principal, ctx.principal.org_id)
+    tenant = await ctx.tenant()
     provided = await _ask_provider(ctx, tenant, None)
     return ctx.render(
         "invoices.html",
@@ -70,7 +67,7 @@ async def show_invoices(ctx: Context) -> Response[str]:
     )
 
 
-@get(PATH + "/back", guards=[needs("billing:read")])
+@get(PATH + "/back", guards=[PageGuard("billing:read")])
 async def return_from_provider(ctx: Context) -> Response[str]:
     path = f"{ctx.user.base}/billing"
     plan = ctx.query("plan")
@@ -83,17 +80,17 @@ async def return_from_provider(ctx: Context) -> Response[str]:
 
 async def _forget_account(ctx: PageContext) -> None:
     """Let the next page show what the user has changed at the provider."""
-    tenant = await ctx.services.tenants.get(ctx.principal, ctx.principal.org_id)
+    tenant = await ctx.tenant()
     if tenant.stripe_customer_id is not None:
         ctx.services.customer_accounts.forget(tenant.stripe_customer_id)
 
 
-@post(ORG + _CHECKOUT, guards=[needs("billing:write")])
+@post(ORG + _CHECKOUT, guards=[PageGuard("billing:write")])
 async def start_checkout(ctx: Context) -> Response[str]:
     return await _redirect_to_provider(ctx, _checkout_url)
 
 
-@post(ORG + _PORTAL, guards=[needs("billing:write")])
+@post(ORG + _PORTAL, guards=[PageGuard("billing:write")])
 async def open_portal(ctx: Context) -> Response[str]:
     return await _redirect_to_provider(ctx, _portal_url)
 
@@ -101,7 +98,12 @@ async def open_portal(ctx: Context) -> Response[str]:
 @waits_for_duplicate
 async def _checkout_url(ctx: PageContext) -> str:
     plan = ctx.form.text("plan")
-    order = CheckoutOrder(plan, ctx.form.text("price") or None, _quantity(ctx))
+    order = CheckoutOrder(
+        plan,
+        ctx.form.text("price") or None,
+        _quantity(ctx),
+        currency=ctx.form.text("currency") or None,
+    )
     bought = f"{_return_url(ctx, FlashMessage.CHECKED_OUT)}&plan={quote(plan, safe='')}"
     return await ctx.services.checkout.create_checkout(
         ctx.principal,
@@ -109,7 +111,7 @@ async def _checkout_url(ctx: PageContext) -> str:
         order,
         success_url=bought,
         cancel_url=_return_url(ctx, FlashMessage.CHECKOUT_LEFT),
-        claim=await ctx.claim(),
+        claim=ctx.claim(),
     )
 
 
@@ -119,7 +121,7 @@ async def _portal_url(ctx: PageContext) -> str:
         ctx.principal,
         ctx.author,
         return_url=_return_url(ctx, FlashMessage.PORTAL_LEFT),
-        claim=await ctx.claim(),
+        claim=ctx.claim(),
         action=await _portal_action(ctx),
     )
 
@@ -141,7 +143,7 @@ async def _portal_action(ctx: PageContext) -> PortalAction | None:
 
 
 async def _account_of_form(ctx: PageContext) -> CustomerAccount:
-    tenant = await ctx.services.tenants.get(ctx.principal, ctx.principal.org_id)
+    tenant = await ctx.tenant()
     if tenant.stripe_customer_id is None:
         return CustomerAccount()
     return await ctx.services.customer_accounts.find(tenant.stripe_customer_id, tenant.updated_at)
@@ -270,7 +272,8 @@ def _offers(
     account: CustomerAccount | None,
 ) -> PlanCards:
     services = ctx.services
-    may_pay = services.checkout.is_configured and ctx.user.may("billing:write")
+    is_configured = services.checkout.is_configured
+    may_pay = is_configured and ctx.user.may("billing:write")
     sells = services.checkout.sells_to(is_subscribed=billing.is_subscribed)
     is_unknown = current is not None and not current.plan and bool(current.unknown_prices)
     tenant = billing.tenant
@@ -280,8 +283,16 @@ def _offers(
         may_subscribe=may_pay and sells,
         may_change=may_pay and not sells,
         is_lent=tenant.subscription_status == NO_SUBSCRIPTION and billing.plan_end is not None,
+        lacks_role=is_configured and not may_pay,
+        owes=bool(billing.debts) or tenant.subscription_status == INCOMPLETE,
     )
-    return plan_cards(services.catalog, services.prices.of_plan, situation, ctx.query("every"))
+    return plan_cards(
+        services.catalog,
+        services.prices.of_plan,
+        situation,
+        ctx.query("every"),
+        ctx.query("currency"),
+    )
 
 
 def _error_text(ctx: PageContext, problem: errors.DomainError) -> str:

@@ -10,7 +10,7 @@ from functools import partial, wraps
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 from jinja2 import Environment
@@ -18,9 +18,11 @@ from litestar import MediaType, Response
 from litestar.di import NamedDependency
 from litestar.response import Stream
 
+from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
 from tenantry.api.guards import AnyRequest, author_of, claimant
 from tenantry.api.services import UseCases
-from tenantry.dashboard import forms, guards, labels
+from tenantry.common.encoding import new_id
+from tenantry.dashboard import chart_axes, forms, guards, key_text_fields, labels
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.db.idempotency_store import Claim
@@ -30,9 +32,10 @@ from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.branding import Branding
 from tenantry.domain.errors import DomainError, IdempotencyInFlightError, InvalidIdempotencyKeyError
 from tenantry.domain.names import display_text
+from tenantry.domain.operator_acts import NewAct, OperatorAction
 from tenantry.domain.permissions import RequestPrincipal
-from tenantry.domain.plans import limit_words
-from tenantry.domain.prices import format_amount, period_words
+from tenantry.domain.plan_words import limit_words, period_words
+from tenantry.domain.tenants import Tenant
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import RETRY_AFTER, STATUSES
 from tenantry.server.security_headers import PAGE_HEADERS
@@ -60,19 +63,26 @@ def dashboard_templates() -> Environment:
         day=partial(labels.show_time, text="%b %Y", attribute="data-day"),
         distance=labels.show_distance,
         with_times=labels.with_times,
-        provider_type=labels.provider_type,
-        amount=format_amount,
+        with_code=labels.with_code,
+        with_organizations=labels.with_organizations,
+        amount=labels.show_amount,
+        axis_top=chart_axes.axis_top,
+        bar_paths=chart_axes.bar_paths,
+        texts_below=chart_axes.texts_below,
         shown_access=to_access,
         limits_from=limits_from,
+        query_string=forms.query_string,
         segment=partial(quote, safe=""),
+        key_words=key_text_fields.words_of,
         called=lambda thing: labels.shown_name(thing.name, thing.id),
+        confirmation=forms.confirmation_text,
         display_text=display_text,
         isolated=labels.isolated,
         limit_words=limit_words,
         period_words=period_words,
-        scope_label=labels.scope_label,
         browser_label=labels.browser_label,
         role_label=lambda user: labels.role_label(user.role, user.principal),
+        rejection_label=lambda code: labels.labels().rejection_codes.get(code, labels.Label(code)),
         anomaly_label=lambda name: labels.labels().anomalies.get(name, labels.Label(name)),
     )
     return environment
@@ -192,14 +202,22 @@ class PageContext:
 
     @property
     def form(self) -> forms.Form:
-        """The form that the user submitted."""
-        return guards.current_form(self.request)
+        """The form that the user submitted. Raises `CsrfError` without one."""
+        form = guards.current_form(self.request.scope)
+        if form is None:
+            raise guards.CsrfError
+        return form
+
+    @property
+    def submitted(self) -> forms.Form:
+        """The form that the user submitted; without one an empty form."""
+        return guards.current_form(self.request.scope) or forms.Form()
 
     def query(self, name: str) -> str:
         """Return a parameter of the query, without surrounding blanks and NULs; empty if it is
         missing.
         """
-        return self.request.query_params.get(name, "").replace("\x00", "").strip()
+        return forms.cleaned(self.request.query_params.get(name, ""))
 
     def choice(self, name: str, kind: type[Choice]) -> Choice | None:
         """Return a parameter of the query that is one of the values of ``kind``; None for any other
@@ -212,30 +230,55 @@ class PageContext:
     def principal(self) -> RequestPrincipal:
         return self.user.principal
 
+    async def tenant(self) -> Tenant:
+        """Return the tenant of the address."""
+        return await self.services.tenants.get(self.principal, self.principal.org_id)
+
     @property
     def author(self) -> Author:
         """The user as the author of a change."""
-        return author_of(self.request, ActorKind.USER, self.user.claims.subject)
+        user = self.user
+        if user.person is None:
+            return author_of(self.request, ActorKind.USER, user.claims.subject)
+        by_operator = author_of(self.request, ActorKind.OPERATOR)
+        return msgspec.structs.replace(by_operator, person=user.person)
+
+    async def record_act(self, action: OperatorAction, target_id: str) -> None:
+        """Add what the user did with the tenant's data to the operator's trail; nothing on pages of
+        customers.
+        """
+        if self.user.acts_as_operator and not guards.is_head(self.request):
+            now, org_id = self.services.clock(), self.principal.org_id
+            act = NewAct(new_id("act"), now, action, org_id, target_id)
+            await self.services.operator_trail.record(self.author, act)
+
+    @property
+    def address(self) -> CallerAddress:
+        """The user's verified address; the operator has none."""
+        return UNVERIFIED if self.user.acts_as_operator else CallerAddress(self.user.claims)
 
     @property
     def _claimant(self) -> str:
         """The owner of the idempotency claims of the user's forms, also outside of tenants."""
         user = self.user
+        person = f"{user.session.issuer}:{user.session.subject}"
         if user.caller is None:
-            return f"user:{user.session.issuer}:{user.session.subject}"
-        return claimant(user.caller)
+            return f"user:{person}"
+        # two people are the same operator
+        return claimant(user.caller) + (f":{person}" if user.acts_as_operator else "")
 
-    async def claim(self) -> Claim:
+    def claim(self) -> Claim:
         """Return the form's idempotency claim, which makes a double submission have one effect.
 
-        It covers all fields: a user may go back and change some. Raises
+        It covers all fields but the CSRF token: a user may go back and change some, or sign in
+        again. Raises
         `InvalidIdempotencyKeyError` for a form without a ``once`` token.
         """
         if len(self.form.text("once")) < _SHORTEST_ONCE:
             raise InvalidIdempotencyKeyError(
                 "The form is incomplete. Reload the page and submit it again."
             )
-        digest = hashlib.sha256(await self.request.body())
+        digest = hashlib.sha256(urlencode(self.form.entries()).encode())
         route = f"POST {self.request.url.path}"
         return Claim(
             self._claimant,
@@ -257,7 +300,7 @@ class PageContext:
         shown = {
             "errors": errors,
             "problem": problem.detail if problem else "",
-            "typed": "",
+            "submitted": self.submitted,
             "once": secrets.token_urlsafe(_SHORTEST_ONCE),
             "is_first": "cursor" not in self.request.query_params,
             "now": self.services.clock(),

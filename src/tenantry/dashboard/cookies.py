@@ -1,4 +1,4 @@
-"""The dashboard's cookies: the session, sign-ins in progress, the next page's flash message or
+"""The dashboard's cookies: the session, sign-ins in progress, and the next page's flash message or
 secret.
 """
 

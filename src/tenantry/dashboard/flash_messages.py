@@ -33,8 +33,20 @@ class FlashMessage(StrEnum):
         "Not sent: this address was sent several confirmations already. Try again later."
     )
     ADDRESS_VERIFIED = "The owner's address is already verified."
+    CUSTOMER_SUSPENDED = "Organization suspended. Its next requests are refused, with the reason."
+    CUSTOMER_RESUMED = "Organization resumed. Its next requests are accepted."
+    ADDRESS_MARKED = "The owner's address is verified."
+    CUSTOMER_LINKED = "Customer linked. Its events count for this organization."
+    CUSTOMER_MOVED = "Customer moved, with its events."
+    CUSTOMER_UNLINKED = "Customer unlinked. Its events no longer count for this organization."
+    GRANT_SAVED = "Grant saved. It counts from the next request."
+    GRANT_ENDED = "Grant ended."
+    CUSTOMER_PLACED = "Customer linked. Its events count for the organization from now on."
+    WEBHOOK_ENABLED = "Endpoint enabled. A worker sends what was held within seconds."
+    WEBHOOK_RESENT = "A worker sends these events again within seconds."
     CHECKED_OUT = "Checkout complete. The plan changes when the provider's event arrives, usually within seconds."
     CHECKOUT_LEFT = "Checkout canceled. Nothing was ordered."
+    RUN_JOINED = "No second run was started: this page shows the one that came first."
     PORTAL_LEFT = (
         "Changes made at the provider take effect when its event arrives, usually within seconds."
     )

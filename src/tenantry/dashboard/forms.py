@@ -6,22 +6,27 @@ import hashlib
 import hmac
 import re
 import unicodedata
-from collections.abc import Mapping
-from typing import Final, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 from litestar.datastructures import FormMultiDict
 from litestar.exceptions import ClientException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
+from msgspec import UNSET, UnsetType
 
 from tenantry.api.guards import AnyRequest
 from tenantry.dashboard.labels import isolated, shown_name
-from tenantry.domain.errors import ValidationError
+from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.errors import DomainError, ValidationError
+from tenantry.domain.tenants import Project, Tenant
 from tenantry.server.repeated_items import has_too_many_fields
 
 TOKEN_FIELD: Final = "form_token"  # noqa: S105  # a name
 MOST_BYTES: Final = 64 * 1024
+_TOO_LARGE: Final = "The form is too large. Go back and shorten it."
 _OTHER_SITES: Final = frozenset({"cross-site", "same-site"})
 _DIGEST_PREFIX: Final = "shown-"
 _BEYOND_YEARS: Final = re.compile(r"\+?\d{5,}-\d\d-\d\d", re.ASCII)
@@ -33,33 +38,46 @@ _CONFLICT: Final = (
 )
 
 Body = TypeVar("Body", bound=msgspec.Struct)
+T = TypeVar("T")
+FieldErrors = Mapping[type[DomainError], tuple[str, str]]
+"""The field of a form that shows an error, and its text; empty for the error's own."""
 
 
 class Form:
-    """The fields of a submitted form. All are texts: `read_form` takes no files."""
+    """The fields of a submitted form. All are texts: `read_form` takes no files. Without ``fields``
+    it is that of a page which follows no form.
+    """
 
-    def __init__(self, fields: FormMultiDict) -> None:
-        self._fields = fields
+    def __init__(self, fields: FormMultiDict | None = None) -> None:
+        self._fields = fields or FormMultiDict()
 
     def text(self, name: str) -> str:
         """Return a field without surrounding blanks and NULs; empty if it is missing."""
-        return _cleaned(self._fields.get(name, ""))
+        return cleaned(self._fields.get(name, ""))
 
     def all(self, name: str) -> list[str]:
         """Return every value of a field, without surrounding blanks and NULs."""
-        return [_cleaned(value) for value in self._fields.getall(name, [])]
+        return [cleaned(value) for value in self._fields.getall(name, [])]
 
     def entries(self) -> list[tuple[str, str]]:
         """Return the name and value of every field but the CSRF token, in order. No form asks for a
         secret.
         """
-        return [(name, value) for name, value in self._fields.multi_items() if name != TOKEN_FIELD]
+        return [(name, value) for name, value in self._fields.items() if name != TOKEN_FIELD]
 
     def checked(self, name: str) -> bool:
         return bool(self.text(name))
 
+    def over(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Return the values with which a form begins, replaced by those that a user submitted."""
+        return {
+            name: self.text(name) if name in self._fields else value
+            for name, value in values.items()
+        }
 
-def _cleaned(value: object) -> str:
+
+def cleaned(value: object) -> str:
+    """Return a submitted value without surrounding blanks and NULs."""
     return str(value).replace("\x00", "").strip()  # no column of the database takes a NUL
 
 
@@ -70,9 +88,11 @@ async def read_form(request: AnyRequest) -> Form:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise ClientException("This address takes an HTML form.")
+    if (request.content_length or 0) > MOST_BYTES:
+        raise RequestEntityTooLarge(_TOO_LARGE)
     body = await request.body()
     if len(body) > MOST_BYTES or has_too_many_fields(body):
-        raise RequestEntityTooLarge("The form is too large. Go back and shorten it.")
+        raise RequestEntityTooLarge(_TOO_LARGE)
     return Form(await request.form())
 
 
@@ -109,6 +129,16 @@ def field_errors(error: object) -> dict[str, str]:
             for field, text in error.faults
         }
     return {}
+
+
+@contextmanager
+def at_fields(fields: FieldErrors) -> Iterator[None]:
+    """Raise `InvalidFormError` for the errors of the block that a field shows."""
+    try:
+        yield
+    except tuple(fields) as error:
+        field, text = fields[type(error)]
+        raise InvalidFormError({field: text or error.detail}) from error
 
 
 def validate(
@@ -156,16 +186,23 @@ def query_string(filters: Mapping[str, str | None]) -> str:
     return urlencode(given) + "&" if given else ""
 
 
-def confirmation_text(name: str, fallback: str) -> str:
-    """Return what a user types to confirm: the `shown_name`, with single blanks."""
-    return " ".join(unicodedata.normalize("NFC", shown_name(name, fallback)).split())
+def confirmation_text(thing: ApiKey | Project | Tenant) -> str:
+    """Return what a user types to confirm what happens to an object: its name, with single
+    blanks. An object without a visible one has its id, and a key its last characters.
+    """
+    fallback = thing.last4 if isinstance(thing, ApiKey) else thing.id
+    return _single_blanks(shown_name(thing.name, fallback))
 
 
-def confirmation_errors(typed: str, field: str, expected: str) -> dict[str, str]:
+def confirmation_errors(form: Form, field: str, thing: ApiKey | Project | Tenant) -> dict[str, str]:
     """Return the error of a field that does not hold the `confirmation_text`; empty if it does."""
-    if confirmation_text(typed, "") == expected:
+    if _single_blanks(form.text(field)) == confirmation_text(thing):
         return {}
     return {field: "The name does not match. Nothing was changed. Type it again."}
+
+
+def _single_blanks(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def field_digests(fields: Mapping[str, str]) -> dict[str, str]:
@@ -173,25 +210,44 @@ def field_digests(fields: Mapping[str, str]) -> dict[str, str]:
     return {_DIGEST_PREFIX + name: _digest(text) for name, text in fields.items()}
 
 
-def find_edits(
-    form: Form, submitted: Mapping[str, str], current: Mapping[str, str]
-) -> tuple[set[str], dict[str, str]]:
-    """Return the fields that a user changed, and the errors of those that another user changed
-    meanwhile.
+class Edits(NamedTuple):
+    """What a user changed in an edit form."""
 
-    The form carries the `field_digests` of what it showed.
+    values: dict[str, str]
+    """The fields: submitted texts of the changed ones, and present texts of the others."""
+    changed: set[str]
+    conflicts: dict[str, str]
+    """The errors of changed fields that another user changed meanwhile."""
+
+    def value(self, name: str, value: T) -> T | UnsetType:
+        """Return the value of a field; unset if the user did not change it."""
+        return value if name in self.changed else UNSET
+
+
+def find_edits(
+    form: Form,
+    submitted: Mapping[str, str],
+    current: Mapping[str, str],
+    *,
+    as_a_whole: bool = False,
+) -> Edits:
+    """Compare the submitted texts with the present ones. The form carries the `field_digests` of
+    what it showed.
+
+    A form ``as_a_whole`` sets its fields even if the user left them as they were: those conflict,
+    too.
     """
-    changed = set()
-    conflicts = {}
+    edits = Edits(dict(current), set(), {})
     for name, text in submitted.items():
         shown = form.text(_DIGEST_PREFIX + name)
         now = _digest(current[name])
-        if _digest(text) in (shown, now):
+        if _digest(text) == now or (_digest(text) == shown and not as_a_whole):
             continue
-        changed.add(name)
+        edits.changed.add(name)
+        edits.values[name] = text
         if now != shown:
-            conflicts[name] = _CONFLICT.format(isolated(current[name]) or "empty")
-    return changed, conflicts
+            edits.conflicts[name] = _CONFLICT.format(isolated(current[name]) or "empty")
+    return edits
 
 
 def _digest(text: str) -> str:

@@ -5,23 +5,23 @@ from typing import Final
 
 import msgspec
 from litestar import Response, get, post
-from msgspec import UNSET
 
-from tenantry.accounts.caller_address import CallerAddress
-from tenantry.api.parameters import Email, Name
+from tenantry.api.parameters import Email
 from tenantry.api.tenants import NewTenant
 from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import InvalidFormError
-from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.guards import OPERATOR_PAGES, ORG, PageGuard
 from tenantry.domain.errors import (
     SubscriptionExistsError,
     TenantExistsError,
     TenantLimitReachedError,
     ValidationError,
 )
+from tenantry.domain.names import Name
 from tenantry.domain.owner_mails import same_address
+from tenantry.domain.tenants import Tenant
 
 NEW: Final = "/account/new-organization"
 PATH: Final = ORG + "/settings/general"
@@ -48,35 +48,31 @@ class _BillingAddress(msgspec.Struct, rename="camel"):
     owner_email: Email
 
 
-_writer = needs("tenants:write")
-_owner = needs("tenants:write", owner_only="delete the organization")
+_writer = PageGuard("tenants:write")
+_owner = PageGuard("tenants:write", owner_only="delete the organization")
 
 
-@get(PATH, guards=[needs("tenants:read")])
+@get(PATH, guards=[PageGuard("tenants:read")])
 async def show_general(ctx: Context) -> Response[str]:
     return await _general_page(ctx)
 
 
 @post(PATH, guards=[_writer])
 async def change_organization(ctx: Context) -> Response[str]:
-    tenant = await ctx.services.tenants.get(ctx.principal, ctx.principal.org_id)
-    current = _current_values(tenant.name, tenant.time_zone or "")
+    tenant = await ctx.tenant()
     submitted = {"name": ctx.form.text("name"), "timeZone": ctx.form.text("timeZone")}
-    changed, conflicts = forms.find_edits(ctx.form, submitted, current)
-    values = {
-        field: submitted[field] if field in changed else current[field] for field in submitted
-    }
+    edits = forms.find_edits(ctx.form, submitted, _current_values(tenant))
     try:
-        valid = forms.validate(_Details, values, _MESSAGES, conflicts)
+        valid = forms.validate(_Details, edits.values, _MESSAGES, edits.conflicts)
         await ctx.services.tenants.update(
             ctx.principal,
             ctx.author,
             tenant.id,
-            name=valid.name if "name" in changed else None,
-            time_zone=(valid.time_zone or None) if "timeZone" in changed else UNSET,
+            name=valid.name if "name" in edits.changed else None,
+            time_zone=edits.value("timeZone", valid.time_zone or None),
         )
     except _FAULTS as error:
-        return await _general_page(ctx, error, values=values)
+        return await _general_page(ctx, error, edits.values)
     return ctx.redirect_with(FlashMessage.ORGANIZATION_SAVED, _address(ctx))
 
 
@@ -90,15 +86,26 @@ async def change_billing_address(ctx: Context) -> Response[str]:
             ctx.author,
             ctx.principal.org_id,
             owner_email=valid.owner_email,
-            address=CallerAddress(ctx.user.claims),
+            address=ctx.address,
         )
     except _FAULTS as error:
-        return await _general_page(ctx, error, email=typed)
+        return await _general_page(ctx, error)
     address = await ctx.services.confirmations.of_tenant(ctx.principal)
     message = (
         FlashMessage.ADDRESS_SAVED if address.is_verified else FlashMessage.ADDRESS_UNCONFIRMED
     )
     return ctx.redirect_with(message, _address(ctx))
+
+
+@post(PATH + "/key-mails", guards=[_writer])
+async def change_key_mails(ctx: Context) -> Response[str]:
+    await ctx.services.tenants.update(
+        ctx.principal,
+        ctx.author,
+        ctx.principal.org_id,
+        leaves_key_mails=ctx.form.text("keyMails") != "on",
+    )
+    return ctx.redirect_with(FlashMessage.ORGANIZATION_SAVED, _address(ctx))
 
 
 @get(PATH + "/delete", guards=[_owner])
@@ -108,15 +115,11 @@ async def show_delete_organization(ctx: Context) -> Response[str]:
 
 @post(PATH + "/delete", guards=[_owner])
 async def delete_organization(ctx: Context) -> Response[str]:
-    tenants = ctx.services.tenants
-    tenant = await tenants.get(ctx.principal, ctx.principal.org_id)
-    typed = ctx.form.text("name")
-    expected = forms.confirmation_text(tenant.name, tenant.id)
-    faults = forms.confirmation_errors(typed, "name", expected)
-    if faults:
-        return await _delete_page(ctx, InvalidFormError(faults), typed)
+    tenant = await ctx.tenant()
+    if faults := forms.confirmation_errors(ctx.form, "name", tenant):
+        return await _delete_page(ctx, InvalidFormError(faults))
     try:
-        await tenants.end_own(
+        await ctx.services.tenants.end_own(
             ctx.principal,
             ctx.author,
             tenant.id,
@@ -124,19 +127,19 @@ async def delete_organization(ctx: Context) -> Response[str]:
         )
     except (ValidationError, SubscriptionExistsError) as error:
         return await _delete_page(ctx, error)
-    return ctx.redirect_with(FlashMessage.ORGANIZATION_DELETED, "/account")
+    after = OPERATOR_PAGES if ctx.user.acts_as_operator else "/account"
+    return ctx.redirect_with(FlashMessage.ORGANIZATION_DELETED, after)
 
 
-@get(NEW, guards=[needs()])
+@get(NEW, guards=[PageGuard()])
 async def show_new_organization(ctx: Context) -> Response[str]:
-    return _new_page(ctx, {"name": "", "ownerEmail": ctx.user.claims.email or ""})
+    return _new_page(ctx)
 
 
-@post(NEW, guards=[needs()])
+@post(NEW, guards=[PageGuard()])
 @waits_for_duplicate
 async def create_organization(ctx: Context) -> Response[str]:
     values = {"name": ctx.form.text("name"), "ownerEmail": ctx.form.text("ownerEmail")}
-    address = CallerAddress(ctx.user.claims)
     try:
         valid = forms.validate(NewTenant, values, _MESSAGES)
         created = await ctx.services.tenants.create(
@@ -144,13 +147,13 @@ async def create_organization(ctx: Context) -> Response[str]:
             ctx.author,
             name=valid.name,
             owner_email=_chosen_address(ctx, values["ownerEmail"]),
-            address=address,
-            claim=await ctx.claim(),
+            address=ctx.address,
+            claim=ctx.claim(),
         )
     except TenantExistsError:
-        return _new_page(ctx, values, TenantExistsError(_CLAIMED))
+        return _new_page(ctx, TenantExistsError(_CLAIMED))
     except (*_FAULTS, TenantLimitReachedError) as error:
-        return _new_page(ctx, values, error)
+        return _new_page(ctx, error)
     return ctx.redirect_with(FlashMessage.ORGANIZATION_CREATED, f"/orgs/{created.id}")
 
 
@@ -160,54 +163,49 @@ def _chosen_address(ctx: PageContext, typed: str) -> str | None:
     return None if own is not None and same_address(own, typed) else typed
 
 
-def _new_page(
-    ctx: PageContext, values: Mapping[str, str], error: Exception | None = None
-) -> Response[str]:
+def _new_page(ctx: PageContext, error: Exception | None = None) -> Response[str]:
+    values = ctx.submitted.over({"name": "", "ownerEmail": ctx.user.claims.email or ""})
     return ctx.render("organization_new.html", error, values=values)
 
 
 async def _general_page(
     ctx: PageContext,
     error: Exception | None = None,
-    *,
     values: Mapping[str, str] | None = None,
-    email: str | None = None,
 ) -> Response[str]:
-    """Render the settings; ``values`` and ``email`` are what a rejected form contained."""
+    """Render the settings; ``values`` are those of a rejected form for the name and the time
+    zone.
+    """
     services = ctx.services
     principal = ctx.principal
-    tenant = await services.tenants.get(principal, principal.org_id)
-    current = _current_values(tenant.name, tenant.time_zone or "")
+    tenant = await ctx.tenant()
+    current = _current_values(tenant)
     address = await services.confirmations.of_tenant(principal)
     membership = await services.members.of_user(principal, ctx.user.session.user)
+    key_mails: bool | None = None
+    if services.reminds_of_keys:
+        key_mails = not await services.tenants.leaves_key_mails(principal)
     return ctx.render(
         "general.html",
         error,
         tenant=tenant,
         values=values or current,
         digests=forms.field_digests(current),
-        email=address.email if email is None else email,
+        email=ctx.submitted.over({"ownerEmail": address.email})["ownerEmail"],
         owner_address=address,
         membership=membership,
+        key_mails=key_mails,
     )
 
 
-async def _delete_page(
-    ctx: PageContext, error: Exception | None = None, typed: str = ""
-) -> Response[str]:
-    tenant = await ctx.services.tenants.get(ctx.principal, ctx.principal.org_id)
-    return ctx.render(
-        "organization_delete.html",
-        error,
-        tenant=tenant,
-        typed=typed,
-        expected=forms.confirmation_text(tenant.name, tenant.id),
-    )
+async def _delete_page(ctx: PageContext, error: Exception | None = None) -> Response[str]:
+    tenant = await ctx.tenant()
+    return ctx.render("organization_delete.html", error, tenant=tenant)
 
 
-def _current_values(name: str, time_zone: str) -> dict[str, str]:
+def _current_values(tenant: Tenant) -> dict[str, str]:
     """Return a tenant's fields as an unchanged form submits them."""
-    return {"name": name.strip(), "timeZone": time_zone}
+    return {"name": tenant.name.strip(), "timeZone": tenant.time_zone or ""}
 
 
 def _address(ctx: PageContext) -> str:

@@ -12,7 +12,7 @@ from litestar.params import QueryParameter
 from tenantry.accounts.caller_address import CallerAddress
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.flash_messages import FlashMessage
-from tenantry.dashboard.guards import DashboardUser, current_user, needs
+from tenantry.dashboard.guards import DashboardUser, PageGuard, current_user
 from tenantry.dashboard.sign_in import sign_in_path, start_path
 from tenantry.domain import errors
 from tenantry.domain.invitation_links import INVITATION_PATH, LONGEST_PROOF, LONGEST_TOKEN
@@ -53,7 +53,7 @@ async def show_invitation(ctx: Context, token: Token = "", proof: Proof = "") ->
     return await _page(ctx, token, proof)
 
 
-@post(_ACCEPT, guards=[needs()])
+@post(_ACCEPT, guards=[PageGuard()])
 async def accept_invitation_by_mail(ctx: Context) -> Response[str]:
     token, proof = ctx.form.text("token"), ctx.form.text("proof")
     user = ctx.user
@@ -74,7 +74,7 @@ async def accept_invitation_by_mail(ctx: Context) -> Response[str]:
     return ctx.redirect_with(FlashMessage.INVITATION_ACCEPTED, f"/orgs/{membership.org_id}")
 
 
-@post(_CONFIRMATION, guards=[needs()])
+@post(_CONFIRMATION, guards=[PageGuard()])
 async def request_invitation_confirmation(ctx: Context) -> Response[str]:
     token = ctx.form.text("token")
     try:

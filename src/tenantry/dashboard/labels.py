@@ -2,22 +2,26 @@
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from markupsafe import Markup
 
-from tenantry.domain.audit import Action
+from tenantry.common.clock import from_epoch
+from tenantry.domain.access import AccessPhase, stored_phases
+from tenantry.domain.audit import Action, TenantUpdate
 from tenantry.domain.billing.events import Outcome
+from tenantry.domain.operator_acts import OperatorAction
 from tenantry.domain.permissions import AccessLevel, RequestPrincipal, role_grants
+from tenantry.domain.plan_words import format_amount
 from tenantry.domain.plans import Catalog
 from tenantry.domain.roles import BUILT_IN_ROLES, Role, Roles
-from tenantry.domain.scopes import covers, is_scope
+from tenantry.domain.scopes import CatalogScope, covers, is_scope
 from tenantry.domain.usage import RequestOutcome
 
 
@@ -34,17 +38,26 @@ class Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     subscription_statuses: dict[str, str]
     subscription_problems: dict[str, str]
+    status_changes: dict[str, str]
     invoice_statuses: dict[str, str]
+    plan_limits: dict[str, str]
     event_types: dict[str, str]
     outcomes: dict[Outcome, Label]
     request_outcomes: dict[RequestOutcome, Label]
+    rejection_codes: dict[str, Label]
+    limits: dict[str, str]
+    unproven_addresses: dict[str, str]
     anomalies: dict[str, Label]
+    refunds: dict[str, str]
+    disputes: dict[str, str]
     fields: dict[str, str]
     form_fields: dict[str, str]
     page_actions: dict[str, str]
     scope_groups: dict[str, dict[str, str]]
     wildcard_scopes: dict[str, str]
     audit_actions: dict[Action, Label]
+    tenant_updates: dict[TenantUpdate, Label]
+    operator_actions: dict[OperatorAction, Label]
     browsers: dict[str, str]
     systems: dict[str, str]
 
@@ -57,21 +70,6 @@ class Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def labels() -> Labels:
     content = resources.files(__package__).joinpath("labels.toml").read_bytes()
     return msgspec.toml.decode(content, type=Labels)
-
-
-_OWN_TYPES: Final = "tenantry."
-
-
-def provider_type(event_type: str) -> str:
-    """Return the type of an event of the provider; empty for an entry of the service itself, which
-    has a label alone.
-    """
-    return "" if event_type.startswith(_OWN_TYPES) else event_type
-
-
-def event_type_choices() -> dict[str, str]:
-    """Return the types of events by the names that they have in the addresses of pages."""
-    return {name.removeprefix(_OWN_TYPES): name for name in labels().event_types}
 
 
 def event_types_named(text: str) -> tuple[str, ...]:
@@ -110,12 +108,27 @@ def isolated(text: str) -> str:
     return kind(_FIRST_STRONG_ISOLATE) + text + kind(_POP_DIRECTIONAL_ISOLATE)
 
 
+class ShownScope(NamedTuple):
+    """A scope in the forms for keys. Those of tenantry have no name."""
+
+    id: str
+    about: str
+    name: str = ""
+
+
 class ShownCatalog:
     """The plan catalog as templates see it: each name is `isolated`."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self.plans = catalog.plans
+        self._scope_names = {scope.id: isolated(scope.name) for scope in catalog.scopes}
+        self.scope_groups = _scope_groups(catalog.scopes)
+        """The scopes that forms offer, by their heading: first those of the operator's API."""
+
+    def scope_label(self, scope: str) -> str:
+        """Say what a scope allows; empty for one that is not known."""
+        return self._scope_names.get(scope) or scope_label(scope)
 
     def name(self, plan_id: str) -> str:
         return isolated(self._catalog.name(plan_id))
@@ -123,8 +136,24 @@ class ShownCatalog:
     def addon_name(self, addon_id: str) -> str:
         return isolated(self._catalog.addon_name(addon_id))
 
+    def feature_name(self, feature_id: str) -> str:
+        return isolated(self._catalog.feature_name(feature_id))
+
 
 # Roles and permissions
+
+_NO_GROUP: Final = "API"
+"""The heading of scopes of the catalog that have none."""
+
+
+def _scope_groups(own: Iterable[CatalogScope]) -> dict[str, list[ShownScope]]:
+    groups = dict[str, list[ShownScope]]()
+    for scope in own:
+        shown = ShownScope(scope.id, scope.about or "", scope.name)
+        groups.setdefault(scope.group or _NO_GROUP, []).append(shown)
+    for group, scopes in labels().scope_groups.items():
+        groups.setdefault(group, []).extend(starmap(ShownScope, scopes.items()))
+    return groups
 
 
 class RoleNames(dict[str, str]):
@@ -206,6 +235,21 @@ def _first_match(names: Mapping[str, str], text: str) -> str:
     return next((name for pattern, name in names.items() if re.search(pattern, text)), "")
 
 
+# Money
+
+
+def show_amount(amount: int | None, currency: str | None) -> Markup | None:
+    """Format an amount in the smallest unit, such as ``29.00 EUR``; the script writes it as the
+    reader's language does. None without a valid currency.
+    """
+    text = format_amount(amount, currency)
+    if text is None:
+        return None
+    number, _, code = text.rpartition(" ")
+    element = Markup('<data value="{}" data-currency="{}">{}</data>')
+    return element.format(number.replace(",", ""), code, text)
+
+
 # Changes of records
 
 Record = msgspec.Struct | Mapping[str, Any] | None
@@ -256,9 +300,40 @@ def shown_value(name: str, value: Any, catalog: Catalog) -> str | datetime | Non
     text = _text_of(value)
     if name == "plan" and text:
         return catalog.name(text)
+    if name == "access":
+        return _access_words(text, catalog)
     if name in ("subscriptionStatus", "providerStatus"):
         text = labels().subscription_statuses.get(text, text)
     return _moment_of(text) or text or None
+
+
+_CUT: Final = "…"
+"""The end of a value that a run has shortened."""
+
+
+def _access_words(stored: str, catalog: Catalog) -> str:
+    """Say what access a tenant has until when, from its stored phases; the last ones may be cut."""
+    whole = stored
+    if stored.endswith(_CUT):
+        whole = stored.rpartition(",{")[0] + "]"
+    try:
+        phases = [_phase_words(phase, catalog) for phase in stored_phases(whole)]
+    except msgspec.DecodeError:
+        return stored
+    if whole != stored:
+        phases.append(_CUT)
+    return with_times(", then ".join(phases))
+
+
+def _phase_words(phase: AccessPhase, catalog: Catalog) -> str:
+    plan = catalog.name(phase.plan)
+    words = {
+        "none": f"none: the limits of the plan {plan} apply",
+        "grace": f"grace period, with the limits of the plan {plan}",
+        "full": f"full, with the limits of the plan {plan}",
+    }[phase.state]
+    until = from_epoch(phase.until)
+    return words if until is None else f"{words}, until {until:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _text_of(value: Any) -> str:  # noqa: ANN401  # any JSON
@@ -287,6 +362,27 @@ _TIME_IN_TEXT: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)")
 def with_times(text: str) -> Markup:
     """Return a text in which each time in UTC is an element that the script makes local."""
     return Markup("").join(map(_shown_part, _TIME_IN_TEXT.split(text)))
+
+
+def with_code(text: str) -> Markup:
+    """Return a text in which what stands between backquotes is code."""
+    code = Markup("<code>{}</code>")
+    parts = enumerate(text.split("`"))
+    return Markup("").join(code.format(part) if at % 2 else part for at, part in parts)
+
+
+_TENANT: Final = re.compile(r"(?<![\w./-])(?:([Aa]) )?([Tt])enant(?=s?\b(?![-.]\w))")
+
+
+def with_organizations(text: str) -> str:
+    """Return a text of the API or of commands with the word that pages have for a tenant."""
+    return _TENANT.sub(_organization, text)
+
+
+def _organization(found: re.Match[str]) -> str:
+    article, letter = found.groups()
+    word = "Organization" if letter == "T" else "organization"
+    return f"{article}n {word}" if article else word
 
 
 def _shown_part(part: str) -> str:

@@ -1,29 +1,31 @@
 """The pages of invitations by mail: invite, show with the link, send again, withdraw."""
 
-from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from litestar import Response, get, post
 
 from tenantry.api.invitations import InvitationId, NewInvitation
 from tenantry.dashboard import forms
+from tenantry.dashboard.audit_entries import names_of_subjects
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import InvalidFormError
-from tenantry.dashboard.guards import ORG, needs
-from tenantry.dashboard.labels import role_help
+from tenantry.dashboard.guards import ORG, PageGuard
+from tenantry.dashboard.labels import role_help, shown_name
 from tenantry.dashboard.member_lists import INVITATIONS_PATH
 from tenantry.dashboard.members import assignable_role_names, role_errors
 from tenantry.domain import errors
 from tenantry.domain.invitations import Invitation, InvitationStatus
-from tenantry.domain.members import User, may_manage
+from tenantry.domain.members import may_manage
 from tenantry.domain.roles import BuiltInRole
 
 INVITE_PATH: Final = INVITATIONS_PATH + "/new"
 _INVITATION: Final = INVITATIONS_PATH + "/{invitation_id:str}"
+_KEY_ID: Final = "key_"
 _NOT_AN_ADDRESS: Final = "Enter one email address, such as grace@example.com."
 _MESSAGES: Final = {"email": _NOT_AN_ADDRESS, "role": "Choose one of the roles."}
-_ERRORS: Final[Mapping[type[errors.DomainError], tuple[str, str]]] = {
+_ERRORS: Final[forms.FieldErrors] = {
     errors.ValidationError: ("email", _NOT_AN_ADDRESS),
     errors.InvitationExistsError: (
         "email",
@@ -38,13 +40,8 @@ _ERRORS: Final[Mapping[type[errors.DomainError], tuple[str, str]]] = {
         "The plan allows no more members and invitations. Remove some, or change the plan.",
     ),
     errors.ScopeEscalationError: ("role", "Your role can't give this role."),
+    errors.InvitationLimitReachedError: ("email", ""),
 }
-"""The form's field that shows an error, and its text."""
-_REJECTIONS: Final[tuple[type[Exception], ...]] = (
-    InvalidFormError,
-    errors.InvitationLimitReachedError,
-    *_ERRORS,
-)
 _CLOSED_OR_LIMITED: Final = (
     errors.InvitationClosedError,
     errors.InvitationLimitReachedError,
@@ -52,31 +49,32 @@ _CLOSED_OR_LIMITED: Final = (
 )
 """What an open page of an invitation cannot know."""
 
-_reader = needs("members:read")
-_writer = needs("members:write")
+_reader = PageGuard("members:read")
+_writer = PageGuard("members:write")
 
 
 @get(INVITE_PATH, guards=[_writer])
 async def show_invite_by_mail(ctx: Context) -> Response[str]:
-    role = ctx.query("role") or BuiltInRole.MEMBER
-    return _invite_page(ctx, {"email": ctx.query("email"), "role": role})
+    return _invite_page(ctx)
 
 
 @post(INVITE_PATH, guards=[_writer])
 @waits_for_duplicate
 async def invite_by_mail(ctx: Context) -> Response[str]:
     values = {"email": ctx.form.text("email"), "role": ctx.form.text("role")}
+    further = role_errors(ctx, values["role"])
     try:
-        valid = forms.validate(NewInvitation, values, _MESSAGES, role_errors(ctx, values["role"]))
-        invitation = await ctx.services.invitations.create(
-            ctx.principal,
-            ctx.author,
-            email=valid.email,
-            role=valid.role,
-            claim=await ctx.claim(),
-        )
-    except _REJECTIONS as error:
-        return _invite_page(ctx, values, error)
+        with forms.at_fields(_ERRORS):
+            valid = forms.validate(NewInvitation, values, _MESSAGES, further)
+            invitation = await ctx.services.invitations.create(
+                ctx.principal,
+                ctx.author,
+                email=valid.email,
+                role=valid.role,
+                claim=ctx.claim(),
+            )
+    except InvalidFormError as error:
+        return _invite_page(ctx, error)
     return ctx.redirect_with(FlashMessage.INVITATION_SENT, _page_of(ctx, invitation.id))
 
 
@@ -93,7 +91,7 @@ async def resend_invitation(ctx: Context, invitation_id: InvitationId) -> Respon
             ctx.principal,
             ctx.author,
             invitation_id,
-            await ctx.claim(),
+            ctx.claim(),
         )
     except _CLOSED_OR_LIMITED as error:
         return await _invitation_page(ctx, invitation_id, error)
@@ -120,24 +118,15 @@ async def withdraw_invitation(ctx: Context, invitation_id: InvitationId) -> Resp
     return ctx.redirect_with(FlashMessage.INVITATION_WITHDRAWN, list_path)
 
 
-def _invite_page(
-    ctx: PageContext, values: Mapping[str, str], error: Exception | None = None
-) -> Response[str]:
+def _invite_page(ctx: PageContext, error: Exception | None = None) -> Response[str]:
+    first = {"email": ctx.query("email"), "role": ctx.query("role") or BuiltInRole.MEMBER}
     return ctx.render(
         "member_invite.html",
-        values=values,
-        errors=_errors_of(error),
+        error,
+        values=ctx.submitted.over(first),
         assignable=assignable_role_names(ctx),
         role_help=role_help(ctx.services.catalog.roles),
     )
-
-
-def _errors_of(error: Exception | None) -> dict[str, str]:
-    if isinstance(error, errors.InvitationLimitReachedError):
-        return {"email": error.detail}
-    if isinstance(error, errors.DomainError):
-        return dict([_ERRORS[type(error)]])
-    return forms.field_errors(error)
 
 
 async def _invitation_page(
@@ -165,10 +154,21 @@ def _may_manage(ctx: PageContext, invitation: Invitation) -> bool:
 
 
 async def _inviter(ctx: PageContext, invitation: Invitation) -> str:
-    """Return the name of the user who invited, or their id, or the key's."""
-    inviter = User(ctx.user.session.issuer, invitation.invited_by)
-    names = await ctx.services.profiles.names_of(ctx.principal.org_id, [inviter])
-    return names.get(inviter, invitation.invited_by)
+    """Return the name of the user or key that invited, or their id."""
+    if invitation.invited_by.startswith(_KEY_ID):
+        return await _name_of_key(ctx, invitation.invited_by)
+    names = await names_of_subjects(ctx, [invitation.invited_by])
+    return names.get(invitation.invited_by, invitation.invited_by)
+
+
+async def _name_of_key(ctx: PageContext, key_id: str) -> str:
+    """Return a key's name for who may see keys; its id else."""
+    if not ctx.user.may("api-keys:read"):
+        return key_id
+    with suppress(errors.NotFoundError):
+        key = await ctx.services.api_keys.get(ctx.principal, key_id)
+        return shown_name(key.name, key_id)
+    return key_id
 
 
 def _page_of(ctx: PageContext, invitation_id: str) -> str:

@@ -1,15 +1,14 @@
 """The lists of an organization's users: members, invitations, and users by claim."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from litestar import Response, get
 
-from tenantry.accounts.member_directory_store import UserCounts, UserSearch
+from tenantry.accounts.member_directory_store import UserSearch
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.guards import ORG, PageGuard
 from tenantry.dashboard.pager import requested_page
 from tenantry.domain.members import MemberStatus
-from tenantry.domain.plans import Count
 
 PATH: Final = ORG + "/settings/members"
 INVITATIONS_PATH: Final = PATH + "/invitations"
@@ -18,16 +17,7 @@ _CLOSED: Final = "closed"
 """The status of invitations that were accepted or withdrawn, in the address of their list."""
 _PAGE_SIZE: Final = 50
 
-_reader = needs("members:read")
-
-
-class MemberTab(NamedTuple):
-    """A tab with one of the lists, as its component takes it."""
-
-    text: str
-    address: str
-    shown_count: str
-    is_current: bool
+_reader = PageGuard("members:read")
 
 
 @get(PATH, guards=[_reader])
@@ -48,6 +38,7 @@ async def show_members(ctx: Context) -> Response[str]:
         wanted=wanted,
         is_removed=is_removed,
         owner_id=owner and owner.id,
+        owner_address=(await ctx.services.confirmations.of_tenant(ctx.principal)).email,
     )
 
 
@@ -86,27 +77,10 @@ def _wanted(ctx: PageContext) -> UserSearch:
 
 
 async def _list_page(ctx: PageContext, template: str, **shown: object) -> Response[str]:
-    counts = await ctx.services.member_directory.counts(ctx.principal)
     return ctx.render(
         template,
-        tabs=_tabs(ctx, counts),
-        viewer=ctx.user.session.user,
+        counts=await ctx.services.member_directory.counts(ctx.principal),
+        viewer=ctx.user.as_member,
         by_mail=ctx.services.invitations.is_enabled,
         **shown,
     )
-
-
-def _tabs(ctx: PageContext, counts: UserCounts) -> list[MemberTab]:
-    """Return the tabs; that of users by claim only if there are some, or it is open."""
-    always = [
-        _tab(ctx, "Members", PATH, counts.members),
-        _tab(ctx, "Invitations", INVITATIONS_PATH, counts.invited),
-    ]
-    claimed = _tab(ctx, "By provider", _CLAIMED_PATH, counts.claimed)
-    return [*always, claimed] if counts.claimed.number or claimed.is_current else always
-
-
-def _tab(ctx: PageContext, text: str, path: str, count: Count) -> MemberTab:
-    address = path.replace(ORG, ctx.user.base)
-    shown_count = f"{count.number:,}{'+' if count.and_more else ''}"
-    return MemberTab(text, address, shown_count, ctx.request.url.path == address)

@@ -10,20 +10,17 @@ from litestar import Response, get
 
 from tenantry.accounts.overview import Overview
 from tenantry.auth.usage import UsageSeries
-from tenantry.billing.ledger_queries import BillingEventView
+from tenantry.billing.ledger_queries import HistoryEntry
 from tenantry.dashboard.audit_entries import ShownEntry, names_of_users, shown_entries
 from tenantry.dashboard.billing import is_ending, is_last_period
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.guards import ORG, needs
-from tenantry.dashboard.labels import Change, changes
+from tenantry.dashboard.guards import ORG, PageGuard
 from tenantry.domain.audit import Action
 from tenantry.domain.billing.customer_account import NextCharge
-from tenantry.domain.plans import Catalog
+from tenantry.domain.quotas import Quota
 from tenantry.domain.tenants import Tenant
 
 _MOST_CHANGES: Final = 8
-_NEWEST_EVENTS: Final = 5
-"""Only anomalies of these are an alert."""
 _NOT_CHANGES: Final = frozenset(
     {
         Action.BILLING_CHECKOUT,
@@ -38,37 +35,43 @@ _AT: Final = attrgetter("at")
 
 
 class LatestChange(msgspec.Struct, frozen=True):
-    """A change of a tenant: by a billing event, with the fields that it changed, or by an author,
-    as an entry of the audit trail.
+    """A change of a tenant: an entry of the billing history, or, by an author, of the audit
+    trail.
     """
 
     at: datetime
-    event: BillingEventView | None = None
-    fields: Sequence[Change] = ()
+    event: HistoryEntry | None = None
     entry: ShownEntry | None = None
 
 
-@get(ORG, guards=[needs()])
+@get(ORG, guards=[PageGuard()])
 async def show_overview(ctx: Context) -> Response[str]:
     services = ctx.services
     overview = await services.overview.read(ctx.principal)
-    tenant = overview.billing.tenant
     entries = shown_entries(overview.entries, overview.names)
     return ctx.render(
         "overview.html",
-        tenant=tenant,
-        overview=overview,
-        ends=is_ending(tenant),
-        is_last_period=is_last_period(tenant),
-        next_charges=_next_charges(ctx, tenant),
-        requests=await _requests(ctx),
+        **await summary(ctx, overview),
         by_mail=services.invitations.is_enabled,
         sells=services.checkout.is_configured,
-        owner_address=await services.confirmations.of_tenant(ctx.principal),
-        anomalous=_by_anomaly(overview.events[:_NEWEST_EVENTS]),
-        latest=_latest_changes(overview, entries, services.catalog),
+        latest=_latest_changes(overview, entries),
         users=await names_of_users(ctx, entries),
     )
+
+
+async def summary(ctx: PageContext, overview: Overview) -> dict[str, object]:
+    """Return the variables of the alerts and of the numbers, for the operator's page, too."""
+    tenant = overview.billing.tenant
+    return {
+        "overview": overview,
+        "tenant": tenant,
+        "ends": is_ending(tenant),
+        "is_last_period": is_last_period(tenant),
+        "next_charges": _next_charges(ctx, tenant),
+        "requests": await _requests(ctx),
+        "quotas": await _quotas(ctx),
+        "owner_address": await ctx.services.confirmations.of_tenant(ctx.principal),
+    }
 
 
 async def _requests(ctx: PageContext) -> UsageSeries | None:
@@ -76,6 +79,13 @@ async def _requests(ctx: PageContext) -> UsageSeries | None:
     if not ctx.user.may("usage:read"):
         return None
     return await ctx.services.usage.recent_hours(ctx.principal)
+
+
+async def _quotas(ctx: PageContext) -> list[Quota]:
+    """Return the quotas of the plan, if the user may read usage."""
+    if not ctx.user.may("usage:read"):
+        return []
+    return await ctx.services.entitlements.quotas(ctx.principal)
 
 
 def _next_charges(ctx: PageContext, tenant: Tenant) -> Sequence[NextCharge]:
@@ -88,28 +98,16 @@ def _next_charges(ctx: PageContext, tenant: Tenant) -> Sequence[NextCharge]:
     return account.next_charges if account else ()
 
 
-def _by_anomaly(events: Iterable[BillingEventView]) -> dict[str, list[BillingEventView]]:
-    """Return the events that have an anomaly, by the first one of each."""
-    found: dict[str, list[BillingEventView]] = {}
-    for event in events:
-        if event.anomalies:
-            found.setdefault(event.anomalies[0], []).append(event)
-    return found
-
-
-def _latest_changes(
-    overview: Overview, entries: Iterable[ShownEntry], catalog: Catalog
-) -> list[LatestChange]:
+def _latest_changes(overview: Overview, entries: Iterable[ShownEntry]) -> list[LatestChange]:
     """Return what changed last, newest first: by events, and by users, keys and the operator."""
-    by_events = [_by_event(event, catalog) for event in overview.events]
+    by_events = [
+        LatestChange(event.created, event)
+        for event in overview.events
+        if event.before != event.after
+    ]
     by_people = [
         LatestChange(entry.event.at, entry=entry)
         for entry in entries
         if entry.event.action not in _NOT_CHANGES
     ]
-    visible = [change for change in by_events if change.fields]
-    return sorted([*visible, *by_people], key=_AT, reverse=True)[:_MOST_CHANGES]
-
-
-def _by_event(event: BillingEventView, catalog: Catalog) -> LatestChange:
-    return LatestChange(event.created, event, changes(event.before, event.after, catalog))
+    return sorted([*by_events, *by_people], key=_AT, reverse=True)[:_MOST_CHANGES]

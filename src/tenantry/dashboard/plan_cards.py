@@ -6,15 +6,16 @@ from typing import Final, Literal
 
 import msgspec
 
-from tenantry.dashboard.labels import isolated
+from tenantry.dashboard.labels import isolated, labels
 from tenantry.domain.billing.customer_account import BilledItem, CustomerAccount
-from tenantry.domain.features import feature_words
-from tenantry.domain.plans import FREE, Catalog, Plan, limit_list
+from tenantry.domain.features import Feature, FeatureValue, amount_words
+from tenantry.domain.plans import FREE, Catalog, Plan
 from tenantry.domain.prices import Interval, PlanPrice
 
 PricesOf = Callable[[Plan], tuple[PlanPrice, ...] | None]
 """Returns the prices of a plan; None until they are known."""
 CardAction = Literal["subscribe", "change", "seats", "cancel"]
+_UNLIMITED: Final = "Unlimited"
 _ADVERBS: Final[Mapping[Interval, str]] = {
     "day": "Daily",
     "week": "Weekly",
@@ -23,33 +24,14 @@ _ADVERBS: Final[Mapping[Interval, str]] = {
 }
 
 
-class BillingPeriod(msgspec.Struct, frozen=True):
-    """How often plans are charged; ``key`` names it in addresses, such as ``year``."""
+class PlanChoice(msgspec.Struct, frozen=True):
+    """How often plans are charged, or in which currency; ``key`` names it in addresses, such as
+    ``year``.
+    """
 
     key: str
     label: str
     is_chosen: bool
-
-
-class PlanCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan with one of its prices, and the form of its card: the text of its button, and the
-    seats that it asks for; without ``action`` it has no form.
-    """
-
-    plan: Plan
-    price: PlanPrice | None
-    gives: list[str]
-    is_current: bool
-    action: CardAction | None
-    button: str
-    seats: int | None
-
-
-class PlanCards(msgspec.Struct, frozen=True):
-    """All plans, and the periods to choose from: none if there is only one."""
-
-    cards: list[PlanCard]
-    periods: list[BillingPeriod]
 
 
 class CardSituation(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +40,7 @@ class CardSituation(msgspec.Struct, frozen=True, kw_only=True):
     ``current`` is the tenant's plan; None for a subscription without one. With ``is_lent`` a grant
     gives it until a time. ``account`` is the customer, if the provider told it. With
     ``may_subscribe`` the user may begin a subscription, with ``may_change`` change the present one.
+    With ``lacks_role`` the user may do neither. With ``owes`` an invoice is unpaid.
     """
 
     current: str | None
@@ -65,6 +48,13 @@ class CardSituation(msgspec.Struct, frozen=True, kw_only=True):
     may_subscribe: bool
     may_change: bool
     is_lent: bool = False
+    lacks_role: bool = False
+    owes: bool = False
+
+    @property
+    def currency(self) -> str | None:
+        """The currency that the customer pays in; None if there is none, or it is not known."""
+        return self.account.currency if self.account else None
 
     @property
     def item(self) -> BilledItem | None:
@@ -73,17 +63,45 @@ class CardSituation(msgspec.Struct, frozen=True, kw_only=True):
         return only[1] if only else None
 
     @property
+    def obstacle(self) -> str:
+        """Why the user can choose no plan; empty if they can, or if the page says it elsewhere."""
+        if self.lacks_role:
+            return "Only an owner or admin can change the plan."
+        if not self.may_change or self.account is None or self.item is not None:
+            return ""
+        if self.owes:
+            return "Pay the open invoice first."
+        return "Change this subscription at the payment provider, by the button above."
+
+    @property
     def is_cancelable(self) -> bool:
         subscriptions = self.account.subscriptions if self.account else ()
         return len(subscriptions) == 1 and not subscriptions[0].is_ending
 
 
-class _Offer(msgspec.Struct, frozen=True):
-    """A plan at one of its prices; None where it has none, or the prices are not known yet."""
+class CardLine(msgspec.Struct, frozen=True):
+    """What a plan gives of one limit or feature, such as "Projects" and "Unlimited"."""
+
+    label: str
+    value: str
+
+
+class PlanCard(msgspec.Struct, frozen=True):
+    """A plan at one of its prices; None where it has none, or its prices are not known yet.
+
+    All cards have the same ``lines``, in the same order.
+    """
 
     plan: Plan
     price: PlanPrice | None
-    is_for_sale: bool
+    has_known_prices: bool
+    catalog: Catalog
+    situation: CardSituation
+    lines: tuple[CardLine, ...]
+
+    @property
+    def is_current(self) -> bool:
+        return self.plan.id == self.situation.current
 
     @property
     def takes_seats(self) -> bool:
@@ -91,23 +109,175 @@ class _Offer(msgspec.Struct, frozen=True):
         is_by_use = self.price is None or self.price.amount is None
         return not is_by_use and not self.plan.seats_follow_members
 
+    @property
+    def action(self) -> CardAction | None:
+        """What the form of the card does; without an action it has no form."""
+        situation = self.situation
+        if self.plan.id == FREE:
+            return "cancel" if situation.may_change and situation.is_cancelable else None
+        if situation.may_subscribe:
+            is_wanted = not self.is_current or situation.is_lent
+            return "subscribe" if is_wanted and self._is_for_sale else None
+        return self._change if situation.may_change else None
+
+    @property
+    def obstacle(self) -> str:
+        """Why the user cannot choose another plan here; empty if they can."""
+        if self.is_current or self.action is not None:
+            return ""
+        if self.situation.obstacle:
+            return self.situation.obstacle
+        is_buyable = self.situation.may_subscribe or self.situation.may_change
+        is_missing = self.plan.id != FREE and is_buyable and not self._is_for_sale
+        return "This plan is not sold here." if is_missing else ""
+
+    @property
+    def _is_for_sale(self) -> bool:
+        has_price = self.price is not None or not self.has_known_prices
+        return has_price and bool(self.plan.stripe_price_ids)
+
+    @property
+    def _change(self) -> CardAction | None:
+        item = self.situation.item
+        if item is None or self.price is None:
+            return None
+        if self.price.id != item.price_id:
+            return "change"
+        return "seats" if self.takes_seats else None
+
+    @property
+    def seats(self) -> int | None:
+        """The seats that the form asks for."""
+        if self.action in (None, "cancel") or not self.takes_seats:
+            return None
+        item = self.situation.item
+        return (item.quantity if item else None) or 1
+
+    @property
+    def button(self) -> str:
+        """The text of the form's button."""
+        match self.action:
+            case "subscribe":
+                return f"Subscribe to {isolated(self.plan.name)}"
+            case "seats":
+                return "Change the seats"
+            case "cancel":
+                return "Cancel the subscription"
+            case "change":
+                return self._words_of_change
+        return ""
+
+    @property
+    def _words_of_change(self) -> str:
+        name = isolated(self.plan.name)
+        current = self.situation.current
+        if self.is_current and self.price is not None:
+            return f"Pay {_label(self.price).lower()}"
+        if current is None:
+            return f"Change to {name}"
+        rank = self.catalog.rank
+        return f"{'Upgrade' if rank(self.plan.id) > rank(current) else 'Downgrade'} to {name}"
+
+
+class PlanCards(msgspec.Struct, frozen=True):
+    """All plans, and the periods and currencies to choose from: none if there is only one.
+
+    ``currency`` is the one that the user has chosen; empty otherwise.
+    """
+
+    cards: list[PlanCard]
+    periods: list[PlanChoice]
+    currencies: list[PlanChoice] = []
+    currency: str = ""
+
+    @property
+    def period(self) -> str:
+        """The key of the period that is shown."""
+        return _chosen(self.periods)
+
+
+def _bound_currency(situation: CardSituation, present: PlanPrice | None) -> str | None:
+    """Return the currency that a customer pays in; None before the first subscription."""
+    return situation.currency or (present.currency if present else None)
+
+
+def _if_several(choices: list[PlanChoice]) -> list[PlanChoice]:
+    return choices if len(choices) > 1 else []
+
+
+def _chosen(choices: Sequence[PlanChoice]) -> str:
+    return next((each.key for each in choices if each.is_chosen), "")
+
+
+def _asked_for(choices: Sequence[PlanChoice], key: str) -> str:
+    """Return the key of a choice that a user has made; empty for any other text."""
+    return key if any(each.key == key for each in choices) else ""
+
 
 def plan_cards(
-    catalog: Catalog, prices_of: PricesOf, situation: CardSituation, chosen: str
+    catalog: Catalog,
+    prices_of: PricesOf,
+    situation: CardSituation,
+    chosen: str,
+    currency: str = "",
 ) -> PlanCards:
     """Return the cards of all plans. ``chosen`` is the key of a period; any other text leaves the
-    present one, or the shortest.
+    present one, or the shortest. The ``currency`` counts for users who may subscribe, while the
+    customer has none.
     """
     found = {plan.id: prices_of(plan) for plan in catalog.plans}
     known = list(chain.from_iterable(each or () for each in found.values()))
     present = _price_of(situation.item, known)
     periods = _periods(known, present, chosen)
-    period = next((each.key for each in periods if each.is_chosen), "")
-    cards = [
-        _card(_offer(plan, found[plan.id], period, present), catalog, situation)
-        for plan in catalog.plans
+    period = _chosen(periods)
+    bound = _bound_currency(situation, present)
+    is_offered = bound is None and situation.may_subscribe
+    currencies = _currencies(known if is_offered else (), currency)
+    shown_in = bound or _chosen(currencies)
+    lines = _lines(catalog)
+    cards = []
+    for plan in catalog.plans:
+        prices = found[plan.id]
+        price = _price_in(prices or (), period, shown_in)
+        known_prices = prices is not None
+        cards.append(PlanCard(plan, price, known_prices, catalog, situation, lines[plan.id]))
+    return PlanCards(cards, _if_several(periods), currencies, _asked_for(currencies, currency))
+
+
+def _lines(catalog: Catalog) -> dict[str, tuple[CardLine, ...]]:
+    """Return the lines of each plan: the limits that some plan has, then the features that some
+    plan gives.
+    """
+    plans = catalog.plans
+    limits = [
+        (field, label)
+        for field, label in labels().plan_limits.items()
+        if any(getattr(plan.limits, field) is not None for plan in plans)
     ]
-    return PlanCards(cards, periods if len(periods) > 1 else [])
+    features = [
+        feature
+        for feature in catalog.features.values()
+        if any(feature.id in plan.features for plan in plans)
+    ]
+    return {
+        plan.id: (
+            *(CardLine(label, _limit(getattr(plan.limits, field))) for field, label in limits),
+            *(CardLine(each.label, _given(each, plan.features.get(each.id))) for each in features),
+        )
+        for plan in plans
+    }
+
+
+def _limit(number: int | None) -> str:
+    return _UNLIMITED if number is None else f"{number:,}"
+
+
+def _given(feature: Feature, value: FeatureValue | None) -> str:
+    if value is None:
+        return "Not included"
+    if feature.type == "boolean":
+        return "Included"
+    return _UNLIMITED if value is True else amount_words(feature, value, feature.unit or "")
 
 
 def _price_of(item: BilledItem | None, known: Iterable[PlanPrice]) -> PlanPrice | None:
@@ -116,26 +286,27 @@ def _price_of(item: BilledItem | None, known: Iterable[PlanPrice]) -> PlanPrice 
     return next((price for price in known if price.id == item.price_id), None)
 
 
-def _offer(
-    plan: Plan,
-    prices: Sequence[PlanPrice] | None,
-    period: str,
-    present: PlanPrice | None,
-) -> _Offer:
-    currency = present.currency if present else None
-    price = _price_in(prices or (), period, currency)
-    is_known_to_be_unsold = prices is not None and price is None
-    return _Offer(plan, price, bool(plan.stripe_price_ids) and not is_known_to_be_unsold)
-
-
 def _periods(
     prices: Iterable[PlanPrice], present: PlanPrice | None, chosen: str
-) -> list[BillingPeriod]:
+) -> list[PlanChoice]:
     by_length = sorted(prices, key=lambda price: price.days)
     labels = {_key(price): _label(price) for price in by_length}
     if chosen not in labels:
         chosen = _key(present) if present else next(iter(labels), "")
-    return [BillingPeriod(key, label, key == chosen) for key, label in labels.items()]
+    return [PlanChoice(key, label, key == chosen) for key, label in labels.items()]
+
+
+def _currencies(prices: Sequence[PlanPrice], chosen: str) -> list[PlanChoice]:
+    """Return the currencies in which the provider sells some price, the default first; none unless
+    a price has several.
+    """
+    options = [[option.currency for option in price.currencies] for price in prices]
+    if not any(len(each) > 1 for each in options):
+        return []
+    names = list(dict.fromkeys(chain.from_iterable(options)))
+    if chosen not in names:
+        chosen = names[0]
+    return [PlanChoice(name, name.upper(), name == chosen) for name in names]
 
 
 def _key(price: PlanPrice) -> str:
@@ -154,72 +325,7 @@ def _price_in(prices: Sequence[PlanPrice], period: str, currency: str | None) ->
     """Return a plan's price of a period, rather in this currency; its first price where it has none
     of that period.
     """
-    of_period = [price for price in prices if _key(price) == period]
+    of_period = [price.shown_in(currency) for price in prices if _key(price) == period]
     of_currency = [price for price in of_period if price.currency == currency]
-    return next(iter([*of_currency, *of_period, *prices]), None)
-
-
-def _card(offer: _Offer, catalog: Catalog, situation: CardSituation) -> PlanCard:
-    action = _action(offer, situation)
-    return PlanCard(
-        plan=offer.plan,
-        price=offer.price,
-        gives=_gives(offer.plan, catalog),
-        is_current=offer.plan.id == situation.current,
-        action=action,
-        button=_button(action, offer, catalog, situation.current),
-        seats=_seats(action, offer, situation.item),
-    )
-
-
-def _gives(plan: Plan, catalog: Catalog) -> list[str]:
-    features = [
-        feature_words(catalog.features[name], value) for name, value in plan.features.items()
-    ]
-    return [*limit_list(plan.limits), *features] or ["no limits"]
-
-
-def _action(offer: _Offer, situation: CardSituation) -> CardAction | None:
-    if offer.plan.id == FREE:
-        return "cancel" if situation.may_change and situation.is_cancelable else None
-    if situation.may_subscribe:
-        is_wanted = offer.plan.id != situation.current or situation.is_lent
-        return "subscribe" if is_wanted and offer.is_for_sale else None
-    return _change(offer, situation.item) if situation.may_change else None
-
-
-def _change(offer: _Offer, item: BilledItem | None) -> CardAction | None:
-    if item is None or offer.price is None:
-        return None
-    if offer.price.id != item.price_id:
-        return "change"
-    return "seats" if offer.takes_seats else None
-
-
-def _seats(action: CardAction | None, offer: _Offer, item: BilledItem | None) -> int | None:
-    if action in (None, "cancel") or not offer.takes_seats:
-        return None
-    return (item.quantity if item else None) or 1
-
-
-def _button(action: CardAction | None, offer: _Offer, catalog: Catalog, current: str | None) -> str:
-    match action:
-        case "subscribe":
-            return f"Subscribe to {isolated(offer.plan.name)}"
-        case "seats":
-            return "Change the seats"
-        case "cancel":
-            return "Cancel the subscription"
-        case "change":
-            return _change_words(offer, catalog, current)
-    return ""
-
-
-def _change_words(offer: _Offer, catalog: Catalog, current: str | None) -> str:
-    plan = offer.plan
-    if plan.id == current and offer.price is not None:
-        return f"Pay {_label(offer.price).lower()}"
-    if current is None:
-        return f"Change to {isolated(plan.name)}"
-    verb = "Upgrade" if catalog.rank(plan.id) > catalog.rank(current) else "Downgrade"
-    return f"{verb} to {isolated(plan.name)}"
+    others = (price.shown_in(currency) for price in prices)
+    return next(iter([*of_currency, *of_period, *others]), None)

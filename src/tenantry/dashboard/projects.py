@@ -3,13 +3,12 @@
 from typing import Final
 
 from litestar import Response, get, post
-from msgspec import UNSET
 
 from tenantry.api.projects import NewProject, ProjectId
 from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
-from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.guards import ORG, PageGuard
 from tenantry.dashboard.pager import requested_page
 from tenantry.domain.errors import PlanLimitReachedError, ValidationError
 from tenantry.domain.tenants import Project
@@ -22,8 +21,8 @@ _MESSAGES: Final = {
     "description": "Use at most 2000 characters.",
 }
 
-_reader = needs("projects:read")
-_writer = needs("projects:write")
+_reader = PageGuard("projects:read")
+_writer = PageGuard("projects:write")
 
 
 @get(PATH, guards=[_reader])
@@ -42,12 +41,13 @@ async def show_projects(ctx: Context) -> Response[str]:
 
 @get(_PROJECT, guards=[_reader])
 async def show_project(ctx: Context, project_id: ProjectId) -> Response[str]:
-    return await _confirmation_page(ctx, "project.html", project_id)
+    project = await ctx.services.projects.get(ctx.principal, project_id)
+    return ctx.render("project.html", project=project)
 
 
 @get(PATH + "/new", guards=[_writer])
 async def show_new_project(ctx: Context) -> Response[str]:
-    return _form_page(ctx, {"name": "", "description": ""}, None)
+    return _form_page(ctx, {"name": "", "description": ""})
 
 
 @post(PATH + "/new", guards=[_writer])
@@ -61,18 +61,13 @@ async def create_project(ctx: Context) -> Response[str]:
             ctx.author,
             valid.name,
             valid.description or None,
-            await ctx.claim(),
+            ctx.claim(),
         )
     except PlanLimitReachedError as error:
         limit = {"name": f"{error.detail} Delete a project, or change the plan."}
-        return _form_page(
-            ctx,
-            values,
-            None,
-            forms.InvalidFormError(limit),
-        )
+        return _form_page(ctx, values, error=forms.InvalidFormError(limit))
     except (forms.InvalidFormError, ValidationError) as error:
-        return _form_page(ctx, values, None, error)
+        return _form_page(ctx, values, error=error)
     return ctx.redirect(f"{ctx.user.base}/projects/{project.id}")
 
 
@@ -83,55 +78,36 @@ async def show_edit_project(ctx: Context, project_id: ProjectId) -> Response[str
 
 
 @post(_PROJECT + "/edit", guards=[_writer])
+@waits_for_duplicate
 async def edit_project(ctx: Context, project_id: ProjectId) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
-    submitted = _values(ctx.form)
-    current = _current_values(project)
-    changed, conflicts = forms.find_edits(ctx.form, submitted, current)
-    values = {
-        field: submitted[field] if field in changed else current[field] for field in submitted
-    }
+    edits = forms.find_edits(ctx.form, _values(ctx.form), _current_values(project))
     try:
-        valid = forms.validate(
-            NewProject,
-            values,
-            _MESSAGES,
-            conflicts,
-        )
-        name = valid.name if "name" in changed else UNSET
-        description = (valid.description or None) if "description" in changed else UNSET
+        valid = forms.validate(NewProject, edits.values, _MESSAGES, edits.conflicts)
         await ctx.services.projects.update(
             ctx.principal,
             ctx.author,
             project_id,
-            name,
-            description,
+            edits.value("name", valid.name),
+            edits.value("description", valid.description or None),
+            claim=ctx.claim(),
         )
     except (forms.InvalidFormError, ValidationError) as error:
-        return _form_page(ctx, values, project, error)
+        return _form_page(ctx, edits.values, project, error)
     return ctx.redirect(f"{ctx.user.base}/projects/{project_id}")
 
 
 @get(_PROJECT + "/delete", guards=[_writer])
 async def show_delete_project(ctx: Context, project_id: ProjectId) -> Response[str]:
-    return await _confirmation_page(ctx, "project_delete.html", project_id)
+    project = await ctx.services.projects.get(ctx.principal, project_id)
+    return ctx.render("project_delete.html", project=project)
 
 
 @post(_PROJECT + "/delete", guards=[_writer])
 async def delete_project(ctx: Context, project_id: ProjectId) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
-    typed = ctx.form.text("name")
-    errors = forms.confirmation_errors(
-        typed, "name", forms.confirmation_text(project.name, project.id)
-    )
-    if errors:
-        return await _confirmation_page(
-            ctx,
-            "project_delete.html",
-            project_id,
-            errors=errors,
-            typed=typed,
-        )
+    if faults := forms.confirmation_errors(ctx.form, "name", project):
+        return ctx.render("project_delete.html", forms.InvalidFormError(faults), project=project)
     await ctx.services.projects.delete(ctx.principal, ctx.author, project_id)
     return ctx.redirect_with(FlashMessage.PROJECT_DELETED, f"{ctx.user.base}/projects")
 
@@ -139,7 +115,7 @@ async def delete_project(ctx: Context, project_id: ProjectId) -> Response[str]:
 def _form_page(
     ctx: PageContext,
     values: dict[str, str],
-    project: Project | None,
+    project: Project | None = None,
     error: Exception | None = None,
 ) -> Response[str]:
     return ctx.render(
@@ -148,20 +124,6 @@ def _form_page(
         values=values,
         project_id=project.id if project else None,
         digests=forms.field_digests(_current_values(project)) if project else {},
-    )
-
-
-async def _confirmation_page(
-    ctx: PageContext, template: str, project_id: str, **context: object
-) -> Response[str]:
-    project = await ctx.services.projects.get(ctx.principal, project_id)
-    expected = forms.confirmation_text(project.name, project.id)
-    return ctx.render(
-        template,
-        None,
-        project=project,
-        expected=expected,
-        **context,
     )
 
 

@@ -1,5 +1,7 @@
 """Search of an organization's keys, members, projects and billing events by one text."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 from urllib.parse import urlencode
 
@@ -8,17 +10,20 @@ from litestar import Response, get
 
 from tenantry.accounts.member_directory_store import ListedMember, UserSearch
 from tenantry.auth.api_keys_store import KeyFilter
-from tenantry.billing.ledger_queries import BillingEventView
+from tenantry.billing.ledger_queries import HistoryEntry
 from tenantry.billing.ledger_queries_store import EventFilter
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.guards import ORG, PageGuard
 from tenantry.dashboard.labels import event_types_named
+from tenantry.dashboard.operator_customers import first_customers
 from tenantry.db.numbered_pages import NumberedPage, PageRequest
 from tenantry.domain.api_keys import ApiKey
-from tenantry.domain.tenants import Project
+from tenantry.domain.tenants import ManagedTenant, Project
 
 PATH: Final = ORG + "/search"
 _MOST_CHARACTERS: Final = 200
+_LAST_CHARACTERS: Final = 4
+"""How many of a secret's last characters are shown."""
 _FIRST_OF_EACH: Final = PageRequest(5)
 
 
@@ -28,10 +33,12 @@ class SearchResults(msgspec.Struct, frozen=True):
     keys: NumberedPage[ApiKey] | None
     members: NumberedPage[ListedMember] | None
     projects: NumberedPage[Project] | None
-    events: NumberedPage[BillingEventView] | None
+    events: NumberedPage[HistoryEntry] | None
+    customers: Sequence[ManagedTenant] = ()
+    """Of the operator, for its people alone."""
 
 
-@get(PATH, guards=[needs()])
+@get(PATH, guards=[PageGuard()])
 async def show_search(ctx: Context) -> Response[str]:
     text = ctx.query("q")[:_MOST_CHARACTERS]
     shown = ctx.services.api_keys.key_format.without_secret(text)
@@ -43,38 +50,30 @@ async def show_search(ctx: Context) -> Response[str]:
 
 async def _find(ctx: PageContext, text: str) -> SearchResults:
     """Search what the user may see, as the list of each kind does."""
-    return SearchResults(
-        keys=await _keys(ctx, text),
-        members=await _members(ctx, text),
-        projects=await _projects(ctx, text),
-        events=await _events(ctx, text),
-    )
+    services = ctx.services
+    principal = ctx.principal
+    may = ctx.user.may
+    keys = members = projects = events = None
+    if may("api-keys:read"):
+        keys = await _find_keys(ctx, text)
+    if may("members:read"):
+        search = UserSearch(text)
+        members = await services.member_directory.members(principal, search, _FIRST_OF_EACH)
+    if may("projects:read"):
+        projects = await services.projects.numbered_page(principal, text, _FIRST_OF_EACH)
+    if may("billing:read"):
+        filtered = EventFilter(search=text, named_types=event_types_named(text))
+        events = await services.billing.numbered_page(principal, filtered, _FIRST_OF_EACH)
+    customers = await first_customers(ctx, text) if ctx.user.acts_as_operator else ()
+    return SearchResults(keys, members, projects, events, customers)
 
 
-async def _keys(ctx: PageContext, text: str) -> NumberedPage[ApiKey] | None:
-    if not ctx.user.may("api-keys:read"):
-        return None
-    wanted = KeyFilter(search=text)
-    found = await ctx.services.api_keys.search_page(ctx.principal, wanted, _FIRST_OF_EACH)
-    return found.page
-
-
-async def _members(ctx: PageContext, text: str) -> NumberedPage[ListedMember] | None:
-    if not ctx.user.may("members:read"):
-        return None
-    directory = ctx.services.member_directory
-    wanted = UserSearch(text)
-    return await directory.members(ctx.principal, wanted, _FIRST_OF_EACH)
-
-
-async def _projects(ctx: PageContext, text: str) -> NumberedPage[Project] | None:
-    if not ctx.user.may("projects:read"):
-        return None
-    return await ctx.services.projects.numbered_page(ctx.principal, text, _FIRST_OF_EACH)
-
-
-async def _events(ctx: PageContext, text: str) -> NumberedPage[BillingEventView] | None:
-    if not ctx.user.may("billing:read"):
-        return None
-    wanted = EventFilter(search=text, named_types=event_types_named(text))
-    return await ctx.services.billing.numbered_page(ctx.principal, wanted, _FIRST_OF_EACH)
+async def _find_keys(ctx: PageContext, text: str) -> NumberedPage[ApiKey]:
+    """Search the keys; those with these last four characters come first."""
+    search = partial(ctx.services.api_keys.search_page, ctx.principal)
+    found = (await search(KeyFilter(search=text), _FIRST_OF_EACH)).page
+    if len(text) != _LAST_CHARACTERS:
+        return found
+    exact = (await search(KeyFilter(last4=text.lower()), _FIRST_OF_EACH)).page.data
+    others = [key for key in found.data if key not in exact]
+    return msgspec.structs.replace(found, data=[*exact, *others][: _FIRST_OF_EACH.size])

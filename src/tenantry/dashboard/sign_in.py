@@ -13,8 +13,9 @@ from litestar.params import QueryParameter
 from tenantry.api.guards import AnyRequest
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.cookies import SignInCookie
-from tenantry.dashboard.guards import NotSignedInError, current_user, is_head, needs
+from tenantry.dashboard.guards import NotSignedInError, PageGuard, current_user, is_head
 from tenantry.domain.errors import AuthUnavailableError
+from tenantry.domain.operators import SIGNED_IN_WITHIN
 from tenantry.integrations.http_client import FetchError
 from tenantry.integrations.oidc import sign_in as oidc
 from tenantry.integrations.oidc.sign_in import SignedInUser, SignIn
@@ -27,6 +28,7 @@ SIGN_OUT: Final = "/sign-out"
 SIGNED_OUT: Final = "/signed-out"
 SIGN_IN_LIFETIME: Final = timedelta(minutes=10)
 """How long a user may take at the identity provider."""
+_MAX_AGE: Final = int(SIGNED_IN_WITHIN.total_seconds())
 _SAFE_PATH: Final = re.compile(r"/(?!/|sign-|signed-)[ -\[\]-~]{0,999}")
 """A path in printable ASCII without a backslash, which browsers take for a slash. A cookie of at
 most 4096 bytes holds it.
@@ -58,6 +60,7 @@ async def start_sign_in(
     silent: Annotated[str, QueryParameter(name="silent", max_length=1)] = "",
     hint: Annotated[str | None, QueryParameter(name="hint", max_length=255)] = None,
     here: Annotated[str, QueryParameter(name="here", max_length=1)] = "",
+    again: Annotated[str, QueryParameter(name="again", max_length=1)] = "",
 ) -> Response[str]:
     request = ctx.request
     sign_in = ctx.services.sign_in
@@ -69,7 +72,9 @@ async def start_sign_in(
         # another host
         return ctx.redirect(f"{base_url}{START}?{request.url.query}&here=1")
     try:
-        url, begun = await sign_in.begin(silent=bool(silent), login_hint=hint)
+        url, begun = await sign_in.begin(
+            silent=bool(silent), login_hint=hint, max_age=_MAX_AGE if again else None
+        )
     except AuthUnavailableError as error:
         return _sign_in_page(ctx, return_to, error)
     response = ctx.redirect(url)
@@ -129,6 +134,7 @@ async def _redeem(
         address=address,
         agent=agent,
         before=before,
+        authenticated_at=person.authenticated_at,
     )
     response = ctx.redirect(pending.return_to)
     response.set_cookie(ctx.cookies.with_session(session))
@@ -161,7 +167,7 @@ def _already_signed_out(request: AnyRequest, _error: NotSignedInError) -> Respon
 
 @post(
     SIGN_OUT,
-    guards=[needs(allow_stale_login=True)],
+    guards=[PageGuard(allow_stale_login=True)],
     exception_handlers={NotSignedInError: _already_signed_out},
 )
 async def sign_out(ctx: Context) -> Response[str]:
@@ -248,9 +254,15 @@ def sign_in_path(return_to: str) -> str:
     return f"{SIGN_IN}?return_to={quote(return_to, safe='')}"
 
 
-def start_path(return_to: str, *, silent: bool = False, hint: str | None = None) -> str:
-    """Return the path that begins a sign-in and then leads to ``return_to``."""
-    more = ("&silent=1" if silent else "") + (f"&hint={quote(hint, safe='')}" if hint else "")
+def start_path(
+    return_to: str, *, silent: bool = False, again: bool = False, hint: str | None = None
+) -> str:
+    """Return the path that begins a sign-in and then leads to ``return_to``.
+
+    With ``again``, users authenticate who have not done so for an hour.
+    """
+    more = ("&silent=1" if silent else "") + ("&again=1" if again else "")
+    more += f"&hint={quote(hint, safe='')}" if hint else ""
     return f"{START}?return_to={quote(safe_path(return_to), safe='')}{more}"
 
 

@@ -236,6 +236,9 @@ class Connection(psycopg.AsyncConnection[Any]):
     async def within(self, scope: TransactionScope) -> AsyncIterator[None]:
         """Run the block in another scope, in the same transaction."""
         outer = self._scope
+        if outer == scope:
+            yield
+            return
         await self.enter(scope)
         try:
             yield

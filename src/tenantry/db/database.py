@@ -17,6 +17,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
+from tenantry.common.cancellation import cancel
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.tracing import Tracing
 from tenantry.db.batcher import NO_BATCH_METRICS, BatchMetrics
@@ -249,9 +250,7 @@ class Database:
         self._watching = asyncio.create_task(self.failover.watch())
 
     async def close(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        await cancel(self._watching)
         for lane in self._lanes:
             await lane.close()
         await self.standby_waits.close()
@@ -347,6 +346,13 @@ def _span(tracing: Tracing | None, database: str) -> AbstractContextManager[obje
     return nullcontext() if tracing is None else tracing.transaction(database)
 
 
+def few_at_once() -> asyncio.Semaphore:
+    """Return the turns of requests that need no credential: however many arrive, most connections
+    stay free for others.
+    """
+    return asyncio.Semaphore(2)
+
+
 async def retry_on_conflict(
     act: Callable[[], Awaitable[_Result]], *further: type[Exception]
 ) -> _Result:
@@ -355,16 +361,25 @@ async def retry_on_conflict(
 
     Raises the error of the fourth conflict.
     """
-    retried: tuple[type[Exception], ...] = (DatabaseUnavailableError, *CONFLICTS, *further)
-    for _ in range(_TRIES - 1):
+    attempts = 1
+    while True:
         try:
             return await act()
-        except retried as error:
-            conflict = error.__cause__ if isinstance(error, DatabaseUnavailableError) else error
-            if isinstance(error, DatabaseUnavailableError) and not isinstance(conflict, CONFLICTS):
+        except Exception as error:
+            if not succeeds_again(error, attempts, *further):
                 raise
-            logger.info("retrying after a conflict of transactions: %s", conflict)
-    return await act()
+        attempts += 1
+
+
+def succeeds_again(error: Exception, attempts: int, *further: type[Exception]) -> bool:
+    """Whether the same transaction can succeed at once after an error: a conflict with another one
+    (`CONFLICTS`), or one of the ``further`` errors. Not after four attempts.
+    """
+    cause = error.__cause__ if isinstance(error, DatabaseUnavailableError) else error
+    if attempts >= _TRIES or not isinstance(cause, (*CONFLICTS, *further)):
+        return False
+    logger.info("retrying after a conflict of transactions: %s", cause)
+    return True
 
 
 def _ignore_error(task: asyncio.Task[Connection]) -> None:
@@ -468,7 +483,5 @@ class Lane:
             await connection.close()
 
     async def close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait([self._connecting])
+        await cancel(self._connecting)
         await self._drop()

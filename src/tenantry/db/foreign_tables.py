@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import psycopg
 
+from tenantry.common.encoding import shortened
 from tenantry.db.roles import privileges
 
 VERSION_TABLE: Final = "tenantry_version"
@@ -12,7 +13,7 @@ VERSION_TABLE: Final = "tenantry_version"
 Alembic.
 """
 _ALEMBIC_TABLE: Final = "alembic_version"
-_MOST_LISTED: Final = 5
+MOST_LISTED: Final = 5
 
 # PostgreSQL creates tables in the current schema: the schemas that managed databases have beside it
 # do not matter. Everybody may read these catalogs, whatever the privileges on the tables.
@@ -31,9 +32,7 @@ SELECT relname::text
 """The tables of the current schema without partitions, those of extensions, and those named
 ``own``.
 """
-_TABLE_OF_EACH_RELEASE: Final = "subscription_tenants"
-"""Earlier checkouts have no such table, and revisions with higher numbers."""
-_TABLE_EXISTS: Final = "SELECT to_regclass(%s) IS NOT NULL"
+_IS_INSTALLED: Final = "SELECT to_regclass(%s) IS NOT NULL"
 _ALEMBIC_REVISION: Final = "SELECT string_agg(version_num, ', ') FROM alembic_version"
 
 Connection = psycopg.Connection[Any]
@@ -59,30 +58,18 @@ def check_database_is_own(connection: Connection) -> None:
 
     Once tenantry is installed, further tables do not keep it from starting: `doctor` reports them.
     """
-    if _exists(connection, VERSION_TABLE):
-        if not _exists(connection, _TABLE_OF_EACH_RELEASE):
-            raise ForeignTablesError("those of a tenantry before its first release")
+    if connection.execute(_IS_INSTALLED, [VERSION_TABLE]).fetchone() == (True,):
         return
     names = [row[0] for row in connection.execute(FOREIGN_TABLES, {"own": []})]
     if names:
         raise ForeignTablesError(_described(connection, names))
 
 
-def _exists(connection: Connection, table: str) -> bool:
-    return connection.execute(_TABLE_EXISTS, [table]).fetchone() == (True,)
-
-
 def _described(connection: Connection, names: Sequence[str]) -> str:
     revision = _alembic_revision(connection) if _ALEMBIC_TABLE in names else None
     if revision:
         names = [f"{_ALEMBIC_TABLE} (revision {revision})", *names[1:]]
-    return listed(names)
-
-
-def listed(names: Sequence[str]) -> str:
-    """List the first names, and the number of all others."""
-    more = len(names) - _MOST_LISTED
-    return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return shortened(names, MOST_LISTED)
 
 
 def _alembic_revision(connection: Connection) -> str | None:

@@ -1,7 +1,7 @@
 """Idempotency keys: run a request once, however often it is sent (CONTRACT 4)."""
 
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -33,6 +33,28 @@ class Claim(msgspec.Struct, frozen=True):
     body_digest: bytes
 
 
+class KeptAnswer(NamedTuple):
+    """The digest of the first request's body, and the JSON of its answer."""
+
+    body_digest: bytes
+    answer: str
+
+    @classmethod
+    def of(cls, claim: Claim, answer: msgspec.Struct) -> Self:
+        """Return what is kept of the answer to the first request of a claim."""
+        return cls(claim.body_digest, msgspec.json.encode(answer).decode())
+
+    def repeat(self, claim: Claim, kind: type[Answer]) -> Answer:
+        """Return the answer to a request that repeats the first one. Raises
+        `IdempotencyMismatchError` if it has another body.
+        """
+        if self.body_digest != claim.body_digest:
+            raise IdempotencyMismatchError(
+                "This Idempotency-Key was used with another request body."
+            )
+        return msgspec.json.decode(self.answer, type=kind)
+
+
 async def begin(
     connection: Connection, claim: Claim | None, kind: type[Answer], now: datetime
 ) -> Answer | None:
@@ -53,23 +75,18 @@ async def begin(
 
 
 async def find(
-    connection: Connection, claim: Claim, kind: type[Answer], now: datetime
+    connection: Connection, claim: Claim | None, kind: type[Answer], now: datetime
 ) -> Answer | None:
     """Return the answer of the first request, if it was less than 24 h ago. Raises
     `IdempotencyMismatchError`.
+
+    For requests that another service answers between two transactions: the first calls this, the
+    last `keep`. All others are answered in one transaction, which calls `begin`.
     """
-    row = await connection.fetch_row(_FIND, (claim.principal, claim.route, claim.key, now - KEPT))
-    if row is None:
+    if claim is None:
         return None
-    body_digest, answer = row
-    check_body(claim, body_digest)
-    return msgspec.json.decode(answer, type=kind)
-
-
-def check_body(claim: Claim, body_digest: bytes) -> None:
-    """Raise `IdempotencyMismatchError` if the first request of a claim had another body."""
-    if body_digest != claim.body_digest:
-        raise IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
+    row = await connection.fetch_row(_FIND, (claim.principal, claim.route, claim.key, now - KEPT))
+    return None if row is None else KeptAnswer(*row).repeat(claim, kind)
 
 
 async def keep(
@@ -78,6 +95,5 @@ async def keep(
     """Keep the answer for repeated requests; do nothing without a claim."""
     if claim is None:
         return
-    encoded = msgspec.json.encode(answer).decode()
-    values = (claim.principal, claim.route, claim.key, claim.body_digest, encoded, now)
-    await connection.execute(_KEEP, values)
+    kept = KeptAnswer.of(claim, answer)
+    await connection.execute(_KEEP, (claim.principal, claim.route, claim.key, *kept, now))

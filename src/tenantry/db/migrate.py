@@ -19,7 +19,7 @@ MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # arbitrary, and the same in every release: one migration runs at a time
 _LOCK: Final = 7_310_422_019
 _POLL: Final = 0.2
-_REVISION: Final = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608  # our own name
+_REVISION: Final = "SELECT version_num FROM tenantry_version"
 # statements of other users queue behind one that waits for a lock
 _SET_LOCK_TIMEOUT: Final = "SET lock_timeout = '2s'"
 _LOCK_ATTEMPTS: Final = 100  # enough to outlast a transaction of some minutes, such as a backup

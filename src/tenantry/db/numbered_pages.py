@@ -7,23 +7,18 @@ Counts and searches examine `Listing.most` rows at most (docs/decisions/0074-num
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from tenantry.common.clock import from_epoch, from_micros, to_micros
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import INVALID_CURSOR, Listing, Position, Values, encode_cursor
-from tenantry.domain.errors import InvalidCursorError
+from tenantry.db.pagination import Listing, Position, Values, encode_cursor
 from tenantry.domain.plans import Count
 
 Row = TypeVar("Row")
 _Row = tuple[Any, ...]
 EVERY_ROW: Final = "true"
 """The filter of a list without one, which has no rows to look for."""
-_MOST_ARRIVAL: Final = 2**62
-_LONGEST_ARRIVAL: Final = 20
-"""In digits: `int` raises an error for thousands of them."""
 
 
 class PageRequest(msgspec.Struct, frozen=True):
@@ -79,67 +74,6 @@ def only_page(rows: list[Row]) -> NumberedPage[Row]:
     return NumberedPage(rows, len(rows), Count(len(rows)), 1, None, None)
 
 
-class RowOrder(Protocol):
-    """How the key and tie of a list are written into cursors."""
-
-    def position(self, key: Any, tie: Any) -> Position:  # noqa: ANN401
-        """Return the position of the row with this key and tie."""
-        ...
-
-    def values(self, position: Position) -> tuple[object, object]:
-        """Return the key and tie of a position. Raises `InvalidCursorError`."""
-        ...
-
-    def at(self, moment: datetime) -> Position:
-        """Return the position before the first row that is older than this moment."""
-        ...
-
-    def moment(self, position: Position) -> datetime:
-        """Return the time of a position."""
-        ...
-
-
-class _ByTime:
-    """By a time, and an id where times are equal."""
-
-    def position(self, key: datetime, tie: str) -> Position:
-        return Position(to_micros(key), tie)
-
-    def values(self, position: Position) -> tuple[datetime, str]:
-        try:
-            return from_micros(position.key), position.id
-        except OverflowError as error:
-            raise InvalidCursorError(INVALID_CURSOR) from error
-
-    def at(self, moment: datetime) -> Position:
-        return Position(to_micros(moment), "")
-
-    def moment(self, position: Position) -> datetime:
-        return from_micros(position.key)
-
-
-class _ByArrival:
-    """By the second of an event, and its arrival number."""
-
-    def position(self, key: int, tie: int) -> Position:
-        return Position(key, str(tie))
-
-    def values(self, position: Position) -> tuple[int, int]:
-        if not position.id.isdecimal() or len(position.id) > _LONGEST_ARRIVAL:
-            raise InvalidCursorError(INVALID_CURSOR)
-        return position.key, min(int(position.id), _MOST_ARRIVAL)
-
-    def at(self, moment: datetime) -> Position:
-        return Position(int(moment.timestamp()), "0")
-
-    def moment(self, position: Position) -> datetime:
-        return from_epoch(position.key)
-
-
-BY_TIME: Final = _ByTime()
-BY_ARRIVAL: Final = _ByArrival()
-
-
 class _Direction(NamedTuple):
     """The way from a row through a list: the comparison with that row, and the order."""
 
@@ -176,7 +110,6 @@ class NumberedListing(NamedTuple):
     condition: str
     values: Values
     filtered: str = EVERY_ROW
-    order: RowOrder = BY_TIME
 
     async def read(
         self,
@@ -198,44 +131,43 @@ class NumberedListing(NamedTuple):
             newer=_cursor(None if is_first else part.newer),
             older=_cursor(part.older),
             looked_at=self.listing.most if looked_back_to else 0,
-            looked_back_to=None if looked_back_to is None else self.order.moment(looked_back_to),
+            looked_back_to=None
+            if looked_back_to is None
+            else self.listing.order.moment(looked_back_to),
         )
 
     async def _find(self, connection: Connection, wanted: PageRequest) -> _Part:
         size = wanted.size
         if wanted.is_last:
-            return await self._read_newer(connection, None, size)
+            return await self._read(connection, _NEWER, None, size)
         if wanted.before is not None:
-            part = await self._read_newer(connection, wanted.before, size)
+            part = await self._read(connection, _NEWER, wanted.before, size)
             # the newest rows: as many as a page has
-            return part if part.newer else await self._read_older(connection, None, size)
-        after = wanted.after if wanted.until is None else self.order.at(wanted.until)
-        part = await self._read_older(connection, after, size, (wanted.number - 1) * size)
+            return part if part.newer else await self._read(connection, _OLDER, None, size)
+        after = wanted.after if wanted.until is None else self.listing.order.at(wanted.until)
+        part = await self._read(connection, _OLDER, after, size, (wanted.number - 1) * size)
         if wanted.number > 1 and not part.rows:
-            return await self._read_newer(connection, None, size)
+            return await self._read(connection, _NEWER, None, size)
         return part
 
-    async def _read_older(
-        self, connection: Connection, after: Position | None, size: int, skipped: int = 0
+    async def _read(
+        self,
+        connection: Connection,
+        direction: _Direction,
+        start: Position | None,
+        size: int,
+        skipped: int = 0,
     ) -> _Part:
-        rows = await self._select(connection, _OLDER, after, size, skipped)
+        """Read the rows after ``start`` in this direction, or all in this direction without one."""
+        rows = await self._select(connection, direction, start, size, skipped)
         end = None
         if len(rows) <= size:
-            end = await self._end_of_search(connection, _OLDER, after)
-        newer = self._position(rows[0]) if rows and (after or skipped) else after
-        older = self._position(rows[size - 1]) if len(rows) > size else end
-        return _Part(rows[:size], newer, older, end)
-
-    async def _read_newer(
-        self, connection: Connection, before: Position | None, size: int
-    ) -> _Part:
-        rows = await self._select(connection, _NEWER, before, size, 0)
-        end = None
-        if len(rows) <= size:
-            end = await self._end_of_search(connection, _NEWER, before)
-        newer = self._position(rows[size - 1]) if len(rows) > size else end
-        older = self._position(rows[0]) if rows and before else before
-        return _Part(rows[:size][::-1], newer, older)
+            end = await self._end_of_search(connection, direction, start)
+        behind = self._position(rows[0]) if rows and (start or skipped) else start
+        ahead = self._position(rows[size - 1]) if len(rows) > size else end
+        if direction is _OLDER:
+            return _Part(rows[:size], behind, ahead, end)
+        return _Part(rows[:size][::-1], ahead, behind)
 
     async def _select(
         self,
@@ -275,10 +207,13 @@ class NumberedListing(NamedTuple):
         """Count the rows that match, and those that are newer than the first of ``rows``."""
         listing = self.listing
         first_key, first_tie = rows[0][:2] if rows else (None, None)
-        condition = f"({listing.key}, {listing.tie}) > (%(first_key)s, %(first_tie)s)"
+        condition = (
+            f"({listing.key}, {listing.tie}) > (%(first_key)s, %(first_tie)s)" if rows else "false"
+        )
+        # the filter last, which costs more and need not be checked for older rows
         [(examined, matching, newer)] = await connection.fetch(
             f"SELECT count(*), count(*) FILTER (WHERE {self.filtered}), "  # noqa: S608  # our own
-            f"count(*) FILTER (WHERE {self.filtered} AND {condition}) "
+            f"count(*) FILTER (WHERE {condition} AND {self.filtered}) "
             f"FROM ({self._examined(_OLDER, None)} LIMIT {listing.most + 1}) AS k",
             {**self.values, "first_key": first_key, "first_tie": first_tie},
         )
@@ -306,11 +241,11 @@ class NumberedListing(NamedTuple):
     def _values(self, start: Position | None) -> dict[str, object]:
         if start is None:
             return {**self.values}
-        key, tie = self.order.values(start)
+        key, tie = self.listing.order.values(start)
         return {**self.values, "start_key": key, "start_tie": tie}
 
     def _position(self, row: _Row) -> Position:
-        return self.order.position(row[0], row[1])
+        return self.listing.order.position(row[0], row[1])
 
 
 def _cursor(position: Position | None) -> str | None:

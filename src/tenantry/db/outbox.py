@@ -19,7 +19,10 @@ from tenantry.db.job_names import (
     FETCH_SNAPSHOT,
     FOLLOW_SEATS,
     MAIL,
+    MAINTENANCE,
+    PLACE_REVERSALS,
     PROVIDER,
+    RUN_OF_TENANT,
     WEBHOOKS,
 )
 from tenantry.domain.billing.ledger import SnapshotRequest
@@ -65,7 +68,7 @@ class Outbox:
         self,
         connection: Connection,
         ids: Sequence[UUID],
-        traces: Mapping[UUID, str] | None = None,
+        traces: Mapping[UUID, str | None] | None = None,
         *,
         delay: timedelta | None = None,
     ) -> None:
@@ -81,8 +84,7 @@ class Outbox:
             DELIVER_MAIL, queue=MAIL, connection=connection, schedule_at=later
         )
         arguments = [
-            self._with_trace({"notification_id": str(mail)}, (traces or {}).get(mail))
-            for mail in ids
+            self._with_trace({"mail_id": str(mail)}, (traces or {}).get(mail)) for mail in ids
         ]
         await _deferred(deferrer.batch_defer_async(*arguments))
 
@@ -119,6 +121,31 @@ class Outbox:
         An endpoint whose job waits already gets no second one: that job looks later.
         """
         await self._defer_once(connection, _WEBHOOKS, dict.fromkeys(endpoints, False), None)
+
+    async def defer_placing(self, connection: Connection) -> None:
+        """Ask the provider whose the parked refunds and disputes are once the transaction is
+        committed. Without its API the task's schedule finds what the ledger knows by then.
+        """
+        if not self._asks_provider or await outbox_store.is_waiting(connection, PLACE_REVERSALS):
+            return  # one run is for all of them
+        deferrer = self._app.configure_task(
+            PLACE_REVERSALS, queue=MAINTENANCE, connection=connection, lock=PLACE_REVERSALS
+        )
+        await _deferred(deferrer.defer_async(timestamp=0))
+
+    async def defer_tenant_run(self, connection: Connection, tenant_id: str) -> None:
+        """Do the tenant's replay or reconciliation, whose row the transaction has locked, once it
+        is committed.
+
+        One run of all tenants is done at a time: long ones would keep mails and snapshots
+        waiting. A job whose lock is taken stays in the queue, where it occupies no worker.
+        """
+        if await outbox_store.is_run_waiting(connection, RUN_OF_TENANT, tenant_id):
+            return
+        deferrer = self._app.configure_task(
+            RUN_OF_TENANT, queue=MAINTENANCE, connection=connection, lock=RUN_OF_TENANT
+        )
+        await _deferred(deferrer.defer_async(**self._with_trace({"tenant_id": tenant_id}, None)))
 
     async def _defer_once(
         self,

@@ -15,6 +15,15 @@ SELECT clock_timestamp(),
                               WHERE job.lock = %s || ' ' || asked.name AND job.status = 'todo'))
 """
 
+IS_WAITING: Final = """
+SELECT FROM procrastinate_jobs WHERE lock = %s AND status = 'todo' LIMIT 1
+"""
+RUN_WAITING: Final = """
+SELECT FROM procrastinate_jobs
+ WHERE lock = %s AND task_name = %s AND status = 'todo' AND args->>'tenant_id' = %s
+ LIMIT 1
+"""
+
 
 async def waiting(
     connection: Connection, task: str, names: Collection[str]
@@ -24,6 +33,16 @@ async def waiting(
     """
     [(now, found)] = await connection.fetch(WAITING, (list(names), task))
     return now, found
+
+
+async def is_waiting(connection: Connection, lock: str) -> bool:
+    """Whether a job waits that has this lock."""
+    return await connection.fetch_row(IS_WAITING, (lock,)) is not None
+
+
+async def is_run_waiting(connection: Connection, task: str, tenant_id: str) -> bool:
+    """Whether a job of this task waits for a tenant: all its jobs have one lock."""
+    return await connection.fetch_row(RUN_WAITING, (task, task, tenant_id)) is not None
 
 
 async def now(connection: Connection) -> datetime:

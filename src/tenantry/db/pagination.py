@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from tenantry.common.clock import from_micros, to_micros
+from tenantry.common.clock import from_epoch, from_micros, to_micros
 from tenantry.common.encoding import doc
 from tenantry.db.connection import Connection
 from tenantry.domain.errors import InvalidCursorError
@@ -35,6 +35,8 @@ class Window(NamedTuple):
 MAX_SCANNED_ROWS: Final = 5000
 MAX_SCANNED_RECORDS: Final = 10_000  # the same of keys or members, which are fewer and smaller
 _MAX_KEY: Final = 2**62
+_LONGEST_ARRIVAL: Final = 20
+"""In digits: `int` raises an error for thousands of them."""
 INVALID_CURSOR: Final = "The cursor is invalid. Use a nextCursor of this API."
 
 
@@ -69,17 +71,60 @@ def decode_cursor(cursor: str) -> Position:
     return position
 
 
+class RowOrder:
+    """How the key and tie of a list's rows are written into cursors: by a time, and an id where
+    times are equal.
+    """
+
+    def position(self, key: Any, tie: Any) -> Position:  # noqa: ANN401
+        """Return the position of the row with this key and tie."""
+        return Position(to_micros(key), tie)
+
+    def values(self, position: Position) -> tuple[Any, Any]:
+        """Return the key and tie of a position. Raises `InvalidCursorError`."""
+        try:
+            return from_micros(position.key), position.id
+        except OverflowError as error:
+            raise InvalidCursorError(INVALID_CURSOR) from error
+
+    def at(self, moment: datetime) -> Position:
+        """Return the position before the first row that is older than this moment."""
+        return Position(to_micros(moment), "")
+
+    def moment(self, position: Position) -> datetime:
+        """Return the time of a position."""
+        return from_micros(position.key)
+
+
+class _ByArrival(RowOrder):
+    """By the second of an event, and its arrival number."""
+
+    def position(self, key: int, tie: int) -> Position:
+        return Position(key, str(tie))
+
+    def values(self, position: Position) -> tuple[int, int]:
+        if not position.id.isdecimal() or len(position.id) > _LONGEST_ARRIVAL:
+            raise InvalidCursorError(INVALID_CURSOR)
+        return position.key, min(int(position.id), _MAX_KEY)
+
+    def at(self, moment: datetime) -> Position:
+        return Position(int(moment.timestamp()), "0")
+
+    def moment(self, position: Position) -> datetime:
+        return from_epoch(position.key)
+
+
+BY_TIME: Final = RowOrder()
+BY_ARRIVAL: Final = _ByArrival()
+
+
 def window_after(limit: int, cursor: str | None) -> Window:
     """Return the window of ``limit`` rows after a cursor whose key is a time. Raises
     `InvalidCursorError`.
     """
     if cursor is None:
         return Window(limit)
-    position = decode_cursor(cursor)
-    try:
-        return Window(limit, from_micros(position.key), position.id)
-    except OverflowError as error:
-        raise InvalidCursorError(INVALID_CURSOR) from error
+    return Window(limit, *BY_TIME.values(decode_cursor(cursor)))
 
 
 def to_page(rows: list[Row], limit: int, position: Callable[[Row], Position]) -> Page[Row]:
@@ -102,16 +147,7 @@ class Listing(NamedTuple):
     tie: str = "id"
     most: int = MAX_SCANNED_ROWS
     source_columns: str = "*"
-
-    async def read(
-        self, connection: Connection, condition: str, filtered: str, values: Values, limit: int
-    ) -> list[tuple[Any, ...]]:
-        """Return the rows that match both conditions; one more than ``limit`` if there are more."""
-        return await connection.fetch(
-            f"SELECT {self.columns} FROM {self.table} AS k WHERE {condition} AND ({filtered}) "  # noqa: S608  # our own
-            f"ORDER BY {self.key} DESC, {self.tie} DESC LIMIT %(limit)s",
-            {**values, "limit": limit + 1},
-        )
+    order: RowOrder = BY_TIME
 
     async def page(
         self,
@@ -124,16 +160,12 @@ class Listing(NamedTuple):
         filtered: str = "true",
     ) -> Page[Row]:
         """Return a page of the rows that match both conditions, by a time ``key``."""
-        listing = self._replace(columns=f"{self.key}, {self.tie}, {self.columns}")
-        condition += (
-            f" AND ({self.key}, {self.tie})"
-            " < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
+        statement = (
+            f"SELECT {self.key}, {self.tie}, {self.columns} FROM {self.table} AS k "  # noqa: S608  # our own
+            f"WHERE {condition} AND ({filtered}) AND ({self.key}, {self.tie})"
+            " < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, '')) "
+            f"ORDER BY {self.key} DESC, {self.tie} DESC LIMIT %(limit)s + 1"
         )
-        values = {**values, **window._asdict()}
-        rows = await listing.read(connection, condition, filtered, values, window.limit)
-        page = to_page(rows, window.limit, _position)
+        rows = await connection.fetch(statement, {**values, **window._asdict()})
+        page = to_page(rows, window.limit, lambda row: self.order.position(*row[:2]))
         return Page([row_of(row[2:]) for row in page.data], page.next_cursor)
-
-
-def _position(row: Sequence[Any]) -> Position:
-    return Position(to_micros(row[0]), row[1])

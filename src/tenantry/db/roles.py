@@ -45,8 +45,8 @@ RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
             "subscription_tenants",
             "memberships",
             "billing_events",
-            "notifications",
-            "owner_mails",
+            "mails",
+            "ledger_runs",
         ),
         f"tenant_id = {_THIS_TENANT}",
     ),
@@ -56,54 +56,52 @@ RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
     "usage_counters": f"org_id = {_THIS_TENANT}",
     "usage_hours": f"org_id = {_THIS_TENANT}",
     "usage_days": f"org_id = {_THIS_TENANT}",
+    "rejections": f"org_id = {_THIS_TENANT}",
+    "operator_acts": f"org_id = {_THIS_TENANT}",
     "consumption_keys": f"org_id = {_THIS_TENANT}",
     "request_counts": f"subject = 'tenant ' || {_THIS_TENANT}",
     "tenants": f"id = {_THIS_TENANT}",  # the last one: if it exists, all do
 }
 """The condition for one tenant's rows, by table."""
 
-_MAY_TAKE: Final = """
-       pg_has_role({login}, oid, CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET'
-                                           ELSE 'MEMBER' END)"""
-MAY_TAKE_BY_LOGIN: Final = _MAY_TAKE.format(login="session_user")
-"""A condition on ``pg_roles``: the login may take the role."""
-TENANT_POLICY_EXISTS: Final = (
-    f"SELECT FROM pg_policy WHERE polname = '{TENANT_POLICY}' AND polrelid = to_regclass('tenants')"
-)
-RLS_ENABLED: Final = Statement(
-    f"""
-SELECT count(*) = {len(SERVICE_ROLES)} AND EXISTS ({TENANT_POLICY_EXISTS})
+RLS_ENABLED: Final = Statement("""
+SELECT count(*) = 3
+       AND EXISTS (SELECT FROM pg_policy WHERE polname = 'one_tenant' AND polrelid = to_regclass('tenants'))
   FROM pg_roles
- WHERE rolname IN ('{"', '".join(SERVICE_ROLES)}') AND {MAY_TAKE_BY_LOGIN}
-"""  # noqa: S608  # our own names
-)
+ WHERE rolname IN ('tenantry_api', 'tenantry_people', 'tenantry_batch')
+   AND pg_has_role(session_user, oid,
+                   CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)
+""")
 """Whether the database has the roles and the policies, and the login may take the roles."""
-TAKE_BATCH: Final[LiteralString] = f"""
+TAKE_BATCH: Final[LiteralString] = """
 SELECT set_config('role', rolname, false)
   FROM pg_roles
- WHERE rolname = '{BATCH}' AND {MAY_TAKE_BY_LOGIN} AND EXISTS ({TENANT_POLICY_EXISTS})
-"""  # noqa: S608  # our own names
+ WHERE rolname = 'tenantry_batch'
+   AND pg_has_role(session_user, oid,
+                   CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)
+   AND EXISTS (SELECT FROM pg_policy WHERE polname = 'one_tenant' AND polrelid = to_regclass('tenants'))
+"""
 """Takes the role of sessions that serve many tenants, if possible."""
 
-TAKE_STATISTICS: Final = Statement(
-    f"""
+TAKE_STATISTICS: Final = Statement("""
 SELECT set_config('role', rolname, true)
   FROM pg_roles
- WHERE rolname = 'pg_read_all_stats' AND {MAY_TAKE_BY_LOGIN}
-"""  # noqa: S608  # our own condition
-)
+ WHERE rolname = 'pg_read_all_stats'
+   AND pg_has_role(session_user, oid,
+                   CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)
+""")
 """Takes, for a transaction, the role that is shown how far standbys are, if possible. The login may
 be a member without its privileges (NOINHERIT).
 """
 
 _FOUND_ROLES: Final = "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)"
 # A copy restored without privileges has the policies and their comments.
-_GRANTED_EDITION: Final = f"""
+_GRANTED_EDITION: Final = """
 SELECT obj_description(oid, 'pg_policy')
   FROM pg_policy
- WHERE polname = '{TENANT_POLICY}' AND polrelid = to_regclass('tenants')
-   AND has_any_column_privilege('{API}', polrelid, 'SELECT')
-"""  # noqa: S608  # our own name
+ WHERE polname = 'one_tenant' AND polrelid = to_regclass('tenants')
+   AND has_any_column_privilege('tenantry_api', polrelid, 'SELECT')
+"""
 _SCHEMA: Final = """
 SELECT concat_ws(' ', (SELECT max(version_num) FROM tenantry_version), (SELECT max(name) FROM queue_migrations))
 """
@@ -114,9 +112,13 @@ _SEQUENCES: Final = """
 SELECT s.relname FROM pg_class s JOIN pg_class t ON t.relnamespace = s.relnamespace AND t.relowner = s.relowner
  WHERE s.relkind = 'S' AND t.oid = 'tenants'::regclass
 """
-_MEMBER_OF: Final = (
-    f"SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND {_MAY_TAKE.format(login='%s::name')}"  # noqa: S608
-)
+_MEMBER_OF: Final = """
+SELECT rolname
+  FROM pg_roles
+ WHERE rolname = ANY(%s)
+   AND pg_has_role(%s::name, oid,
+                   CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)
+"""
 
 Connection = psycopg.Connection[Any]
 

@@ -8,6 +8,7 @@ from datetime import datetime
 
 import msgspec
 
+from tenantry.common.cancellation import cancel
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.db.connection import Connection
 from tenantry.db.database import is_lost, take_role
@@ -92,9 +93,7 @@ class StandbyConnector:
         await self._end(link)
 
     async def close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait([self._connecting])
+        await cancel(self._connecting)
         for link in filter(None, (self._link, self._next)):
             await self._end(link)
         self._link = self._next = None

@@ -3,13 +3,11 @@ registrations of the standbys that the process uses.
 """
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
-import psycopg
 
 from tenantry.common.clock import lease_clock
 from tenantry.db.connection import Connection
@@ -25,7 +23,6 @@ from tenantry.db.standby_store import (
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.standby_checks import (
     LEASE,
-    RENEWAL_INTERVAL,
     CheckSource,
     Position,
     Positions,
@@ -39,8 +36,6 @@ from tenantry.domain.standby_checks import (
 
 _RETRY_SECONDS: Final = 5.0
 """Between two attempts to register a standby, if the first one fails."""
-
-logger = logging.getLogger(__name__)
 
 
 class _UsedStandby(msgspec.Struct):
@@ -81,8 +76,8 @@ class _UsedStandby(msgspec.Struct):
 
 
 class StandbyRegistry:
-    """The positions and registrations of a process, which `run` renews over one connection to the
-    primary.
+    """The positions and registrations of a process. A loop calls `renew`, which uses one
+    connection to the primary.
 
     ``clock`` is a monotonic one, in seconds, that continues while the machine is suspended.
     """
@@ -92,7 +87,6 @@ class StandbyRegistry:
         self._primary = primary
         self._positions: Positions = ()
         self._standbys: dict[str, _UsedStandby] = {}
-        self._is_failing = False
 
     @property
     def newest(self) -> Position | None:
@@ -138,23 +132,22 @@ class StandbyRegistry:
         """
         return timeline_of(self._positions, name, version)
 
-    async def run(self) -> None:
-        """Renew until canceled. Without standbys in use, the primary is not asked."""
-        while True:
-            if any(standby.is_used for standby in self._standbys.values()):
-                await self._try_to_renew()
-            await asyncio.sleep(RENEWAL_INTERVAL)
+    async def renew(self) -> None:
+        """Renew them. Without standbys in use, the primary is not asked.
 
-    async def _try_to_renew(self) -> None:
+        Raises `DatabaseUnavailableError` and `psycopg.Error`.
+        """
+        if not any(standby.is_used for standby in self._standbys.values()):
+            return
         try:
             async with asyncio.timeout(LEASE):
-                await self._renew()
-        except (DatabaseUnavailableError, psycopg.Error, TimeoutError) as error:
-            self._log_failure(error)
-        else:
-            self._is_failing = False
+                await self._ask_primary()
+        except TimeoutError as error:
+            raise DatabaseUnavailableError(
+                "The primary is too slow to check on standbys."
+            ) from error
 
-    async def _renew(self) -> None:
+    async def _ask_primary(self) -> None:
         async with self._primary.use() as connection:
             asked_at = self.clock()
             position = await read_position(connection)
@@ -178,13 +171,3 @@ class StandbyRegistry:
         await register_standby(connection, standby.identity.name)
         standby.extended_at = standby.tried_at
         standby.answer_waiting(None)
-
-    def _log_failure(self, error: Exception) -> None:
-        if not self._is_failing:
-            self._is_failing = True
-            reason = type(error.__cause__ or error).__name__
-            logger.warning(
-                "checks do not use standbys: the primary's position cannot be renewed: %s; "
-                "run `tenantry doctor`",
-                reason,
-            )

@@ -47,13 +47,14 @@ SELECT count(*) FILTER (WHERE application_name = $1),
 )
 # The row is written each time, so that a standby that shows it has this primary's history.
 _REGISTER: Final = Statement(
-    f"""
+    """
 INSERT INTO check_standbys (name, timeline, expires_at)
 SELECT $1, ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::bigint,
-       clock_timestamp() + interval '{REGISTRATION_SECONDS} s'
+       clock_timestamp() + $2::interval
 ON CONFLICT (name) DO UPDATE
    SET (timeline, expires_at, version) = (EXCLUDED.timeline, EXCLUDED.expires_at, EXCLUDED.version)
-""",  # noqa: S608  # our own number
+""",
+    TEXT,
     TEXT,
 )
 STANDBY_STATE: Final = Statement(
@@ -143,7 +144,8 @@ async def register_standby(connection: Connection, name: str) -> None:
     """Register a standby, or extend its registration, and commit: for good, because a primary that
     crashes must not forget for whom changes wait.
     """
-    await connection.run_batch(PREPARE_CHANGE(), _REGISTER(name), commit=True)
+    lease = f"{REGISTRATION_SECONDS} s"
+    await connection.run_batch(PREPARE_CHANGE(), _REGISTER(name, lease), commit=True)
 
 
 async def read_identity(connection: Connection) -> StandbyIdentity:

@@ -18,6 +18,7 @@ from typing import Final, LiteralString
 import msgspec
 import psycopg
 
+from tenantry.common.cancellation import cancel
 from tenantry.common.clock import exponential
 from tenantry.db.connection import Connection, Rows
 from tenantry.db.roles import TAKE_STATISTICS
@@ -49,13 +50,13 @@ SELECT set_config(
 _TIMELINE: Final = "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint"
 # Only a hint that no process uses a standby: a step of the clock makes a registration look expired,
 # or valid for too long.
-REGISTRATION_IS_VALID: Final[LiteralString] = (
+_IS_VALID: Final[LiteralString] = (
     f"expires_at BETWEEN clock_timestamp() AND clock_timestamp() + interval '{REGISTRATION_SECONDS} s'"
 )
 # Without a row no function is called: a service that is compatible with PostgreSQL may lack them.
 _REGISTERED: Final = Statement(
     f"""
-SELECT name, {_TIMELINE}, (pg_current_wal_flush_lsn() - '0/0')::bigint, ({REGISTRATION_IS_VALID}) IS NOT TRUE
+SELECT name, {_TIMELINE}, (pg_current_wal_flush_lsn() - '0/0')::bigint, ({_IS_VALID}) IS NOT TRUE
   FROM check_standbys
 """  # noqa: S608  # our own expressions
 )
@@ -63,18 +64,18 @@ _END_EXPIRED: Final = Statement(
     f"""
 UPDATE check_standbys
    SET expires_at = NULL, version = gen_random_uuid()
- WHERE NOT ({REGISTRATION_IS_VALID})
+ WHERE NOT ({_IS_VALID})
 """  # noqa: S608  # our own expression
 )
 _ENDED: Final = Statement("SELECT version::text FROM check_standbys WHERE expires_at IS NULL")
 # By the version: a process may have registered the standby again since, and another one ended that.
 _REMOVE: Final = Statement("DELETE FROM check_standbys WHERE version::text = ANY($1)", TEXTS)
 _REPLICATING: Final = Statement(
-    f"""
+    """
 SELECT own.timeline, standby.application_name, (standby.replay_lsn - '0/0')::bigint
-  FROM (SELECT {_TIMELINE} AS timeline) AS own
+  FROM (SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline) AS own
   LEFT JOIN pg_stat_replication AS standby ON true
-"""  # noqa: S608  # our own expression
+"""
 )
 _FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.02
@@ -187,9 +188,7 @@ class StandbyWaits:
     async def close(self) -> None:
         """Ask no more. A change that still waits does so for its full time."""
         self._ask = None
-        for task in filter(None, (self._asking, self._removing)):
-            task.cancel()
-            await asyncio.wait([task])
+        await cancel(self._asking, self._removing)
 
     async def _follow(self) -> None:
         """Ask the primary while changes wait."""

@@ -21,7 +21,7 @@ _SESSION: Final[SessionSettings] = {
 class Standbys:
     """The standbys of ``conninfo``, the nearest first, beside the primary of ``database``.
 
-    Lanes ask the primary unless `run` is running. ``clock`` is as in `StandbyRegistry`.
+    A loop calls `renew`; without it, lanes ask the primary. ``clock`` is as in `StandbyRegistry`.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Standbys:
         self._connectors.append(connector)
         return StandbyLane(primary, connector, self._telemetry)
 
-    async def run(self) -> None:
-        """Renew positions and registrations until canceled."""
-        await self._registry.run()
+    async def renew(self) -> None:
+        """Renew positions and registrations. Raises as `StandbyRegistry.renew`."""
+        await self._registry.renew()
 
     async def close(self) -> None:
-        """Close the connections. No lookup may be running, nor `run`."""
+        """Close the connections. No lookup may be running, nor `renew`."""
         for connector in self._connectors:
             await connector.close()
         await self._primary.close()

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.domain.access import is_subscribed
 from tenantry.domain.errors import NotFoundError
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import ManagedTenant, TenantRecord, to_managed_tenant
@@ -19,11 +20,13 @@ TENANT_COLUMNS: Final = (
 )
 """The fields of `TenantRecord`."""
 _RECORD: Final = len(TenantRecord.__struct_fields__)
-_SELECT: Final = f"""
-SELECT {TENANT_COLUMNS}, owner_email, owner_email_follows, suspended_at IS NOT NULL, deleted_at IS NOT NULL,
-       verified_email, folds->''->'state'->>'provider_status'
+_SELECT: Final = """
+SELECT id, name, plan, subscription_status, current_period_end, cancel_at_period_end, cancel_at, ends_at, seats,
+       access::text, stripe_customer_id, owner_id, created_at, updated_at, time_zone,
+       owner_email, owner_email_follows, suspension, deleted_at IS NOT NULL,
+       verified_email, folds->''->'state'->>'provider_status', leaves_key_mails
   FROM tenants
-"""  # noqa: S608  # our own columns
+"""
 FIND: Final = f"{_SELECT} WHERE id = %s"
 FIND_AND_LOCK: Final = f"{FIND} FOR NO KEY UPDATE"
 _FIND_SEVERAL: Final = f"{_SELECT} WHERE id = ANY (%s) AND deleted_at IS NULL"
@@ -35,11 +38,12 @@ class TenantRow(msgspec.Struct, frozen=True):
     record: TenantRecord
     owner_email: str
     owner_email_follows: bool  # whether the address follows the identity provider's
-    suspended: bool
+    suspension: str | None  # its reason, which may be empty; None while it is not suspended
     deleted: bool
     verified_email: str  # the owner address that was verified last; see `OwnerAddress`
     # what the subscription events last gave; None with ``SUBSCRIPTIONS=each``
     provider_status: str | None
+    leaves_key_mails: bool
 
     @property
     def owner_address(self) -> OwnerAddress:
@@ -53,13 +57,41 @@ class TenantRow(msgspec.Struct, frozen=True):
             self.owner_email,
             catalog,
             now,
-            suspended=self.suspended,
+            suspension=self.suspension,
         )
+
+    @property
+    def suspended(self) -> bool:
+        """Whether its credentials are refused."""
+        return self.suspension is not None
 
     @property
     def is_subscribed(self) -> bool:
         """Whether the tenant has a subscription that has not ended."""
         return is_subscribed(self.record.subscription_status, self.provider_status)
+
+
+class TenantUsers(NamedTuple):
+    """The users of a tenant: those of the trusted ``issuers``, None for those of every issuer."""
+
+    org_id: str
+    issuers: Issuers | None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The parameters of statements about these users: `issuer_values`, and the tenant as
+        ``org``.
+        """
+        return {"org": self.org_id, **issuer_values(self.issuers)}
+
+
+def issuer_values(issuers: Issuers | None) -> dict[str, Any]:
+    """Return the parameters ``issuers`` and ``pattern`` of statements about users of these issuers;
+    both are None for users of every issuer.
+    """
+    if issuers is None:
+        return {"issuers": None, "pattern": None}
+    return {"issuers": issuers.known, "pattern": issuers.pattern}
 
 
 async def find_tenant(

@@ -1,13 +1,14 @@
 """Writes that may wait: collected in memory, written every few seconds, many in one transaction."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 import psycopg
 
+from tenantry.db.background import BackgroundGroup
 from tenantry.db.connection import ACROSS_TENANTS, Connection, TransactionScope
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -19,12 +20,10 @@ INTERVAL: Final = 5.0
 # more would exceed the time limit of a statement and lock their rows for as long
 _MAX_ITEMS: Final = 1000
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(eq=False)
 class WriteBehind(Generic[Item]):
-    """Collects items, one for each key; `run` writes them in transactions of ``scope``.
+    """Collects items, one for each key, and writes them in transactions of ``scope``.
 
     ``name`` describes the items in the log; ``replaces`` says whether a new item replaces the old
     one, and ``read_by_checks`` whether they change what checks read.
@@ -44,36 +43,31 @@ class WriteBehind(Generic[Item]):
         if key not in self.items or self.replaces(self.items[key], item):
             self.items[key] = item
 
-    async def run(self) -> None:
-        """Write the collected items every `INTERVAL` seconds, until canceled."""
-        while True:
-            await asyncio.sleep(INTERVAL)
+    def repeat_in(self, group: BackgroundGroup) -> None:
+        """Write the collected items every `INTERVAL` seconds, and the last ones at the end."""
+        group.repeat(f"writes of {self.name}", self.write, every=INTERVAL, last=self.write)
+
+    async def write_early(self) -> None:
+        """Write the collected items before their time. A failure changes nothing: the loop tries
+        again.
+        """
+        with suppress(DatabaseUnavailableError, psycopg.Error):
             await self.write()
 
     async def write(self) -> None:
         """Write the collected items. Each is kept until it is written: for the next time where the
         database does not accept it, or the write is canceled.
+
+        Raises `DatabaseUnavailableError` and `psycopg.Error`.
         """
+        transact = self.database.change if self.read_by_checks else self.database.transaction
         async with self._writing:
             due = list(self.items)
             for start in range(0, len(due), _MAX_ITEMS):
                 batch = {key: self.items[key] for key in due[start : start + _MAX_ITEMS]}
-                if not await self._write(batch):
-                    return
+                async with transact(self.scope) as connection:
+                    await self.store(connection, batch)
                 self._forget(batch)
-
-    async def _write(self, batch: Mapping[str, Item]) -> bool:
-        """Write items in one transaction; return false if the database does not accept them."""
-        transact = self.database.change if self.read_by_checks else self.database.transaction
-        try:
-            async with transact(self.scope) as connection:
-                await self.store(connection, batch)
-        except (DatabaseUnavailableError, psycopg.Error) as error:
-            # its text may contain personal data
-            reason = type(error.__cause__ or error).__name__
-            logger.info("%d %s are written later: %s", len(self.items), self.name, reason)
-            return False
-        return True
 
     def _forget(self, written: Mapping[str, Item]) -> None:
         """Forget written items, unless another one was collected meanwhile."""

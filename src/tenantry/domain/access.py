@@ -137,7 +137,7 @@ def phase_of_status(plan: str, status: str, catalog: Catalog) -> AccessPhase:
         if plan == FREE:
             return NOTHING
         # only where the row was written by hand: the access of grants has phases
-        return AccessPhase("full", plan, "The operator chose the plan.")
+        return AccessPhase("full", plan, "The plan needs no subscription.")
     state = access_of_status(status, catalog)
     if state in ("full", "grace"):
         return AccessPhase(state, plan, sentence(status))
@@ -189,6 +189,11 @@ def current_phase(
 def phase_at(phases: Sequence[AccessPhase], now: float) -> AccessPhase:
     """Return the first phase that has not ended at ``now``; the last one has no end."""
     return next((phase for phase in phases if phase.until is None or now < phase.until), phases[-1])
+
+
+def stored_phases(stored: str) -> tuple[AccessPhase, ...]:
+    """Return the phases of a stored access. Raises `msgspec.DecodeError`."""
+    return _phases.decode(stored)
 
 
 def endings(stored: str | None, now: float) -> list[AccessEnding]:
@@ -243,7 +248,7 @@ def _with_granted(limits: Limits, granted: GrantedLimits) -> Limits:
 def limits_from(phase: AccessPhase, catalog: PlanNames) -> str:
     """Name the plan whose limits count, and the grants that may raise them."""
     name = catalog.name(phase.plan)
-    return f"{name} with the operator's grants" if phase.limits else name
+    return f"{name} with your contract" if phase.limits else name
 
 
 def limit_text(phase: AccessPhase, plan: str, catalog: Catalog, allowed: str) -> str:

@@ -4,18 +4,36 @@ import hashlib
 import hmac
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenantry.common.encoding import doc
-from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError, ValidationError
+from tenantry.domain.errors import (
+    ApiKeyDisabledError,
+    ApiKeyExpiredError,
+    ApiKeyRevokedError,
+    KeyNotActiveError,
+    ModeMismatchError,
+    ScopeEscalationError,
+    ValidationError,
+)
 from tenantry.domain.imported_keys import HashAlgorithm
+from tenantry.domain.key_addresses import AllowedAddresses, address_faults, normalized
+from tenantry.domain.key_addresses import covers as covers_addresses
+from tenantry.domain.key_metadata import ExternalId, Metadata, external_id_faults, metadata_faults
+from tenantry.domain.names import Name
 from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal
-from tenantry.domain.scopes import covers
+from tenantry.domain.rate_limits import (
+    RequestsPerMinute,
+    is_faster,
+    request_rate_faults,
+)
+from tenantry.domain.scopes import Scopes, covers
 
 DEFAULT_PREFIX: Final = "svc"
 """Every deployment accepts keys with this prefix (SPEC 2.1)."""
@@ -42,6 +60,7 @@ _PAIRS: Final = tuple((first + second).encode() for first in _BASE62 for second 
 MAX_OVERLAP_SECONDS: Final = 604_800
 SOON: Final = timedelta(days=14)
 """An active key that expires within this time needs attention."""
+REVOKED: Final = "The API key has been revoked."
 LEAK_SHOWN_FOR: Final = timedelta(days=30)
 """A leaked key without a replacement needs attention for this time."""
 
@@ -50,6 +69,9 @@ class KeyStatus(StrEnum):
     ACTIVE = "active"
     REVOKED = "revoked"
     EXPIRED = "expired"
+
+
+ExpiresAt = Annotated[datetime, msgspec.Meta(tz=True, description="When the key ends (RFC 3339).")]
 
 
 class KeyState(StrEnum):
@@ -121,7 +143,9 @@ class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
         str, doc("The last 4 characters of the secret; for an imported key as `start`.", "x9Qz")
     ]
     created_at: Annotated[datetime, doc("When it was created.", "2026-11-02T09:31:00Z")]
-    created_by: Annotated[str, doc("The id of the user or key that created it.", "user_ada")]
+    created_by: Annotated[
+        str, doc("The id of the user or key that created it, or `operator`.", "user_ada")
+    ]
     last_used_at: Annotated[
         datetime | None,
         doc("When it was last used; up to a minute behind.", "2026-11-02T11:05:12Z"),
@@ -140,6 +164,20 @@ class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
         dict[str, str],
         doc("What your systems store with it; empty if they store nothing.", {"team": "growth"}),
     ] = {}
+    allowed_addresses: Annotated[
+        tuple[str, ...],
+        doc(
+            "The addresses and networks from which it may be used; empty for any.", ["192.0.2.0/24"]
+        ),
+    ] = ()
+    enabled: Annotated[
+        bool,
+        doc("False if it is switched off.", example=True),
+    ] = True
+    requests_per_minute: Annotated[
+        int | None,
+        doc("Its own limit of requests a minute; null for none.", 120),
+    ] = None
     imported_as: Annotated[
         HashAlgorithm | None,
         doc(
@@ -158,6 +196,117 @@ class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
         datetime | None,
         doc("When it was reported as leaked and revoked; null if it was not.", None),
     ] = None
+
+
+class KeyTerms(
+    msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True
+):
+    """What the maker of a key says of it. Creations and imports have these fields."""
+
+    name: Annotated[Name, doc(example="CI deploys")]
+    scopes: Annotated[
+        Scopes,
+        doc(
+            "What the key may do: `<resource>:<action>`, where either part may be `*`. `OWNER` excludes other scopes.",
+            ["projects:read", "projects:write"],
+        ),
+    ]
+    expires_at: Annotated[
+        ExpiresAt | None,
+        doc(
+            "When the key expires, in the future; null or absent for never.", "2099-11-01T00:00:00Z"
+        ),
+    ] = None
+    access_level: Annotated[
+        AccessLevel | None,
+        doc("`OWNER` for a key that may do everything; `scopes` must be empty then."),
+    ] = None
+    mode: Annotated[
+        Mode | None,
+        doc("The caller's mode by default. A test-mode key creates test-mode keys only."),
+    ] = None
+    external_id: ExternalId | None = None
+    metadata: Metadata | None = None
+    allowed_addresses: AllowedAddresses | None = None
+    enabled: Annotated[bool, doc("False to create it switched off.")] = True
+    requests_per_minute: RequestsPerMinute | None = None
+
+
+class KeyChanges(
+    msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True
+):
+    """What changes of a key; unset fields stay as they are."""
+
+    name: Annotated[Name | UnsetType, doc(example="CI deploys (main)")] = UNSET
+    scopes: Annotated[
+        Scopes | UnsetType, doc("The complete new list of scopes.", ["projects:read"])
+    ] = UNSET
+    expires_at: Annotated[
+        ExpiresAt | UnsetType | None, doc("When the key expires, in the future; null for never.")
+    ] = UNSET
+    external_id: Annotated[
+        ExternalId | UnsetType | None,
+        doc("The id that another system of yours gives the key; null removes it."),
+    ] = UNSET
+    metadata: Annotated[
+        Metadata | UnsetType | None, doc("The complete new metadata; null or empty removes all.")
+    ] = UNSET
+    allowed_addresses: Annotated[
+        AllowedAddresses | UnsetType | None,
+        doc("The complete new list of addresses; null or empty for any."),
+    ] = UNSET
+    enabled: Annotated[
+        bool | UnsetType,
+        doc("False switches the key off."),
+    ] = UNSET
+    requests_per_minute: Annotated[
+        RequestsPerMinute | UnsetType | None,
+        doc("The new limit; null for none."),
+    ] = UNSET
+
+
+class OptionalTerm(NamedTuple):
+    """A field of `KeyTerms` and `KeyChanges` that not every key has."""
+
+    attribute: str
+    name: str
+    """In the API."""
+    absent: object
+    """The value of a key that has none."""
+    faults: Callable[[Any], Iterable[str]] = lambda _value: ()
+    """Yields what is wrong with a value."""
+    normal: Callable[[Any], Any] = lambda value: value
+    """Returns a valid value in the form in which it is stored."""
+
+
+OPTIONAL_TERMS: Final = (
+    OptionalTerm("external_id", "externalId", None, external_id_faults),
+    OptionalTerm("metadata", "metadata", {}, metadata_faults),
+    OptionalTerm("allowed_addresses", "allowedAddresses", (), address_faults, normalized),
+    OptionalTerm("enabled", "enabled", absent=True),
+    OptionalTerm("requests_per_minute", "requestsPerMinute", None, request_rate_faults),
+)
+
+
+def check_optional_terms(given: KeyTerms | KeyChanges | ApiKey) -> None:
+    """Raise `ValidationError` with every fault of the optional terms."""
+    faults = list[tuple[str, str]]()
+    for term in OPTIONAL_TERMS:
+        value = getattr(given, term.attribute)
+        if value is not UNSET and value is not None:
+            faults += [(term.name, fault) for fault in term.faults(value)]
+    if faults:
+        raise ValidationError(*faults)
+
+
+def with_optional_terms(key: ApiKey, given: KeyTerms | KeyChanges) -> ApiKey:
+    """Return a key with those of the optional terms that are set."""
+    new = {}
+    for term in OPTIONAL_TERMS:
+        value = getattr(given, term.attribute)
+        if value is not UNSET:
+            new[term.attribute] = term.normal(term.absent if value is None else value)
+    return msgspec.structs.replace(key, **new)
 
 
 def _base62(number: int, digits: int) -> str:
@@ -261,8 +410,11 @@ def is_prefix(text: str) -> bool:
 
 
 def is_secret_of_any(text: str) -> bool:
-    """Whether a text has the form of a whole secret, of this deployment or another."""
-    return DEFAULT_FORMAT.is_secret(text) or _ANY_SECRET.fullmatch(text.encode()) is not None
+    """Whether a text has a word with the form of a whole secret, of this deployment or another."""
+    return any(
+        DEFAULT_FORMAT.is_secret(word) or _ANY_SECRET.fullmatch(word.encode()) is not None
+        for word in text.split()
+    )
 
 
 class Pepper:
@@ -289,13 +441,13 @@ class Pepper:
         return self.digest(algorithm.encode() + b"\0" + value)
 
 
-def digests_of_imported(secret: bytes, peppers: Sequence[Pepper]) -> list[bytes]:
+def digests_of_imported(secret: bytes, hashed: bytes, peppers: Sequence[Pepper]) -> list[bytes]:
     """Return the digests that an imported key may be stored as: of its secret, since its first use,
-    and of its hash by each algorithm, before it; each under all peppers.
+    and of the hash of its ``hashed`` part by each algorithm, before it; each under all peppers.
     """
     digests = [pepper.digest(secret) for pepper in peppers]
     for algorithm in HashAlgorithm:
-        value = algorithm.hash(secret)
+        value = algorithm.hash(hashed)
         digests += [pepper.digest_of_hash(algorithm, value) for pepper in peppers]
     return digests
 
@@ -328,9 +480,69 @@ def status_at(now: datetime, revoked_at: datetime | None, expires_at: datetime |
     return KeyStatus.ACTIVE
 
 
+class StoredKey(Protocol):
+    """What decides whether a key is accepted."""
+
+    @property
+    def revoked_at(self) -> datetime | None: ...
+    @property
+    def expires_at(self) -> datetime | None: ...
+    @property
+    def enabled(self) -> bool: ...
+
+
+def check_accepted(key: StoredKey, now: datetime) -> None:
+    """Raise one of `KEY_REFUSALS` for a key that is not accepted."""
+    status = status_at(now, key.revoked_at, key.expires_at)
+    if status is KeyStatus.REVOKED:
+        raise ApiKeyRevokedError(REVOKED)
+    if status is KeyStatus.EXPIRED:
+        raise ApiKeyExpiredError("The API key has expired.")
+    if not key.enabled:
+        raise ApiKeyDisabledError("The API key is switched off.")
+
+
+def check_changeable(key: ApiKey) -> None:
+    """Raise `KeyNotActiveError` for a key that ended."""
+    if key.status is not KeyStatus.ACTIVE:
+        raise KeyNotActiveError(f"The key is {key.status.value}.")
+
+
+def check_rotatable(key: ApiKey) -> None:
+    """Raise `KeyNotActiveError` for a key that no other key may replace."""
+    check_changeable(key)
+    if not key.enabled:
+        raise KeyNotActiveError("The key is switched off: enable it, then rotate it.")
+    if key.superseded_by is not None:
+        raise KeyNotActiveError(
+            "The key has been rotated before; rotate the key that took its place."
+        )
+
+
 def revoked(key: ApiKey, now: datetime) -> ApiKey:
     """Return the key, revoked now."""
     return msgspec.structs.replace(key, revoked_at=now, status=KeyStatus.REVOKED)
+
+
+def replacing(key: ApiKey, old: ApiKey) -> ApiKey:
+    """Return a new key as the successor of an old one."""
+    return msgspec.structs.replace(
+        key, rotated_from=old.id, rotated_from_last_used_at=old.last_used_at
+    )
+
+
+def successor(old: ApiKey, key_id: str, created_by: str, now: datetime) -> ApiKey:
+    """Return a new key with everything that was said of an active old one, for another secret."""
+    new = msgspec.structs.replace(
+        old,
+        id=key_id,
+        created_at=now,
+        created_by=created_by,
+        last_used_at=None,
+        last_used_address=None,
+        imported_as=None,
+    )
+    return replacing(new, old)
 
 
 def superseded(old: ApiKey, successor_id: str, overlap: timedelta, now: datetime) -> ApiKey:
@@ -356,34 +568,55 @@ def is_live_owner(key: ApiKey) -> bool:
         key.access_level is AccessLevel.OWNER
         and key.mode is Mode.LIVE
         and key.status is KeyStatus.ACTIVE
+        and key.enabled
     )
 
 
-def check_may_create(
-    maker: RequestPrincipal,
-    scopes: tuple[str, ...],
-    level: AccessLevel,
-    mode: Mode,
-    expires_at: datetime | None,
-) -> None:
+def check_may_create(maker: RequestPrincipal, key: ApiKey) -> None:
     """Raise unless ``maker`` may create such a key.
 
     A key never has more scopes, a higher level or another mode than its maker, and one with
     ``members:write`` is not made by a user whose role gives only some roles. A key cannot create
-    one that outlives it; a user can. Raises `ScopeEscalationError` or `ModeMismatchError`.
+    one that outlives it, or that may be used from more addresses; a user can. Raises
+    `ScopeEscalationError` or `ModeMismatchError`.
     """
-    maker.require_holding(scopes, level)
-    maker.require_key_scopes(scopes)
-    check_mode(maker, mode)
-    if maker.kind is PrincipalKind.API_KEY and expires_later(maker.expires_at, expires_at):
+    maker.require_holding(key.scopes, key.access_level)
+    maker.require_key_scopes(key.scopes)
+    check_mode(maker, key.mode)
+    if maker.kind is PrincipalKind.API_KEY and expires_later(maker.expires_at, key.expires_at):
         raise ScopeEscalationError("A key cannot create a key that expires later than itself.")
+    check_restrictions(maker, key)
+
+
+def _lifts_restriction(before: ApiKey, after: ApiKey) -> bool:
+    """Whether a change lets more requests through."""
+    return (
+        (after.enabled and not before.enabled)
+        or not covers_addresses(before.allowed_addresses, after.allowed_addresses)
+        or is_faster(after.requests_per_minute, before.requests_per_minute)
+    )
+
+
+def check_restrictions(maker: RequestPrincipal, key: ApiKey) -> None:
+    """Raise `ScopeEscalationError` for a key that is less restricted than its maker."""
+    if not covers_addresses(maker.allowed_addresses, key.allowed_addresses):
+        raise ScopeEscalationError(
+            "A key cannot make or change a key that more addresses may use than itself."
+        )
+    if is_faster(key.requests_per_minute, maker.requests_per_minute):
+        raise ScopeEscalationError(
+            "A key cannot make or change a key that may send more requests than itself."
+        )
 
 
 def check_may_change(maker: RequestPrincipal, before: ApiKey, after: ApiKey) -> None:
     """Raise unless ``maker`` may change a key so.
 
-    A change that extends scopes, level or life needs the same permissions as creating the changed
-    key. Every caller that may change keys may restrict one, but only an OWNER changes an OWNER key.
+    A change that extends scopes, level, life, addresses or rate, or that enables a key, needs the
+    same permissions as creating the changed key. A restricted key changes no key with fewer
+    restrictions; switching off is always allowed. Every other caller that may change keys may
+    restrict one, but only an OWNER changes an OWNER key.
+
     Raises `ScopeEscalationError` or `ModeMismatchError`.
     """
     maker.require_holding((), before.access_level)
@@ -391,11 +624,22 @@ def check_may_change(maker: RequestPrincipal, before: ApiKey, after: ApiKey) -> 
         after.access_level is AccessLevel.OWNER and before.access_level is not AccessLevel.OWNER
     )
     adds_scopes = not all(covers(before.scopes, scope) for scope in after.scopes)
-    if raises_level or adds_scopes or expires_later(before.expires_at, after.expires_at):
-        check_may_create(maker, after.scopes, after.access_level, after.mode, after.expires_at)
+    is_later = expires_later(before.expires_at, after.expires_at)
+    if raises_level or adds_scopes or is_later or _lifts_restriction(before, after):
+        check_may_create(maker, after)
+    if after != msgspec.structs.replace(before, enabled=False):
+        check_restrictions(maker, after)
 
 
 def check_mode(maker: RequestPrincipal, mode: Mode) -> None:
     """Raise `ModeMismatchError` when a test-mode principal requests live mode."""
     if maker.mode is Mode.TEST and mode is not Mode.TEST:
         raise ModeMismatchError("A test-mode key has access to test-mode objects only.")
+
+
+class ApiKeyWithSecret(ApiKey, frozen=True, rename="camel", kw_only=True):
+    """A new key with its secret, which is shown only once."""
+
+    secret: Annotated[
+        str, doc("The key itself. Only this answer contains it.", "svc_live_4fGhT0...x9Qz")
+    ]

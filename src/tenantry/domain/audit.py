@@ -7,6 +7,9 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from tenantry.common.encoding import doc
+from tenantry.domain.errors import ValidationError
+from tenantry.domain.operator_acts import OperatorPerson
+from tenantry.domain.reasons import reason_faults
 
 
 class ActorKind(StrEnum):
@@ -28,6 +31,8 @@ class Action(StrEnum):
     BILLING_PORTAL = "billing.portal_opened"
     BILLING_SEATS = "billing.seats_changed"
     """The quantity at the provider followed the number of active members."""
+    BILLING_REPAIRED = "billing.repaired"
+    """The operator compared the billing state with the events, or with the provider."""
     KEY_CREATED = "api_key.created"
     KEY_IMPORTED = "api_key.imported"
     KEY_UPDATED = "api_key.updated"
@@ -55,17 +60,42 @@ class Action(StrEnum):
     INVITATION_RESENT = "invitation.resent"
     INVITATION_WITHDRAWN = "invitation.withdrawn"
     INVITATION_ACCEPTED = "invitation.accepted"
+    PERSON_ERASED = "person.erased"
+    """The operator erased a person; the entry has HMACs of theirs."""
     MEMBER_UPDATED = "member.updated"
     MEMBER_REMOVED = "member.removed"
 
 
+class TenantUpdate(StrEnum):
+    """What `Action.TENANT_UPDATED` did, where one word says it."""
+
+    SUSPENDED = "tenant.suspended"
+    RESUMED = "tenant.resumed"
+    SUSPENSION_CHANGED = "tenant.suspension_changed"
+    ADDRESS_VERIFIED = "tenant.address_verified"
+    CUSTOMER_LINKED = "customer.linked"
+    CUSTOMER_UNLINKED = "customer.unlinked"
+
+
 class Author(msgspec.Struct, frozen=True):
-    """The author of a change, with the client's address and the request's id."""
+    """The author of a change and its reason, with the client's address and the request's id."""
 
     kind: ActorKind
     id: str | None = None
     address: str | None = None
     request_id: str | None = None
+    on_behalf_of: str | None = None
+    """For whom the operator's backend acts, in its own words."""
+    reason: str | None = None
+    """Why the author makes the change, in the author's words."""
+    person: OperatorPerson | None = None
+    """The person behind the operator, in the operator's trail alone."""
+
+    def because(self, reason: str | None) -> "Author":
+        """Return the author with a reason; None for none. Raises `ValidationError`."""
+        if faults := reason_faults(reason) if reason is not None else []:
+            raise ValidationError(*faults)
+        return msgspec.structs.replace(self, reason=reason)
 
 
 BY_OPERATOR: Final = Author(ActorKind.OPERATOR)
@@ -91,6 +121,12 @@ class AuditEvent(msgspec.Struct, frozen=True, rename="camel"):
         ),
     ]
     actor_id: Annotated[str | None, doc("The id of that key or user.", "user_ada")]
+    on_behalf_of: Annotated[
+        str | None, doc("For whom the operator acted: `X-On-Behalf-Of` of the request.", "agent_7")
+    ]
+    reason: Annotated[
+        str | None, doc("Why, in the words of who made the change.", "Invoice 2026-114 is unpaid")
+    ]
     address: Annotated[str | None, doc("The client's address.", "203.0.113.7")]
     request_id: Annotated[
         str | None,
@@ -117,3 +153,30 @@ class AuditEvent(msgspec.Struct, frozen=True, rename="camel"):
             {"name": "CI deploys"},
         ),
     ]
+
+
+def update_of(entry: AuditEvent) -> tuple[TenantUpdate, str] | None:
+    """Return what an entry of a changed tenant did, and its target: the tenant, or the provider's
+    customers; None if its fields say no more than that the tenant changed.
+    """
+    if entry.action is not Action.TENANT_UPDATED:
+        return None
+    before, after = entry.before or {}, entry.after or {}
+    if "customers" in after:
+        return _change_of_customers(before["customers"], after["customers"])
+    if "suspended" in after:
+        is_suspended = after["suspended"]
+        update = TenantUpdate.SUSPENDED if is_suspended else TenantUpdate.RESUMED
+    elif "suspensionReason" in after:
+        update = TenantUpdate.SUSPENSION_CHANGED
+    elif after.get("ownerEmailVerified") and len(after) == 1:
+        update = TenantUpdate.ADDRESS_VERIFIED
+    else:
+        return None
+    return update, entry.target_id
+
+
+def _change_of_customers(before: list[str], after: list[str]) -> tuple[TenantUpdate, str]:
+    if linked := [one for one in after if one not in before]:
+        return TenantUpdate.CUSTOMER_LINKED, ", ".join(linked)
+    return TenantUpdate.CUSTOMER_UNLINKED, ", ".join(one for one in before if one not in after)

@@ -5,6 +5,8 @@ from typing import Final
 
 import msgspec
 
+from tenantry.domain.product_samples import Sample
+
 DEFAULT_NAME: Final = "tenantry"
 LONGEST_NAME: Final = 40
 """In characters: the name is in titles and in the subjects of mails."""
@@ -38,12 +40,19 @@ class Accent(msgspec.Struct, frozen=True):
 
 
 class Branding(msgspec.Struct, frozen=True):
-    """What pages and mails show of the product. ``logo`` is a PNG."""
+    """What pages and mails show of the product. ``logo`` is a PNG.
+
+    ``support`` is a web address or a ``mailto:`` address. ``variable`` holds an API key in samples.
+    """
 
     name: str = DEFAULT_NAME
     color: str | None = None
     accent: Accent | None = None
     logo: bytes | None = None
+    docs_url: str | None = None
+    support: str | None = None
+    samples: tuple[Sample, ...] = ()
+    variable: str | None = None
 
     @property
     def is_own(self) -> bool:
@@ -53,7 +62,7 @@ class Branding(msgspec.Struct, frozen=True):
     @property
     def key_variable(self) -> str:
         """The environment variable that samples on pages read an API key from."""
-        return "API_KEY" if self.is_own else "TENANTRY_API_KEY"
+        return self.variable or ("API_KEY" if self.is_own else "TENANTRY_API_KEY")
 
     @property
     def adapted(self) -> str:

@@ -1,5 +1,6 @@
 """What a tenant orders in a checkout, and the items at the provider that it means."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Final, NamedTuple
@@ -14,6 +15,7 @@ from tenantry.domain.errors import ValidationError
 from tenantry.domain.plans import FREE, Catalog, Plan
 
 MOST_SEATS: Final = 10_000
+CURRENCY: Final = "^[a-z]{3}$"
 MOST_ADDONS: Final = 19
 """A checkout of the provider has at most 20 recurring items, the plan's included."""
 _METERED: Final = "must be 1: the price is metered, so the use is charged and not a quantity"
@@ -40,13 +42,14 @@ class CheckoutOrder(msgspec.Struct, frozen=True):
     """What a tenant orders: a plan at one of its prices, by default the first, with add-ons.
 
     Without a ``quantity`` it is 1, or the number of active members where the plan's seats follow
-    them.
+    them. Without a ``currency`` the provider decides.
     """
 
     plan: str
     price: str | None = None
     quantity: int | None = None
     addons: tuple[AddonOrder, ...] = ()
+    currency: str | None = None
 
 
 class CheckoutItem(NamedTuple):
@@ -69,6 +72,7 @@ class CheckoutRequest(msgspec.Struct, frozen=True, kw_only=True):
     customer_email: str | None
     success_url: str
     cancel_url: str
+    currency: str | None = None
     trial_days: int = 0
     promotion_codes: bool = False
     tax: bool = False
@@ -103,7 +107,11 @@ class CompletedCheckout(NamedTuple):
 
 def plan_to_sell(order: CheckoutOrder, catalog: Catalog) -> Plan:
     """Return the plan of an order. Raises `ValidationError` with every fault of the order."""
-    faults = [*_plan_faults(order, catalog), *_addon_faults(order, catalog)]
+    faults = [
+        *_plan_faults(order, catalog),
+        *_addon_faults(order, catalog),
+        *_currency_faults(order.currency),
+    ]
     plan = catalog.plan(order.plan)
     if faults or plan is None:
         raise ValidationError(*faults)
@@ -172,6 +180,11 @@ def _choice_faults(order: CheckoutOrder, plan: Plan) -> Iterator[tuple[str, str]
         yield "price", f"is not a price of the plan {plan.id}: see the plan catalog"
     if plan.seats_follow_members and order.quantity is not None:
         yield "quantity", f"follows the active members in the plan {plan.id}: leave it out"
+
+
+def _currency_faults(currency: str | None) -> Iterator[tuple[str, str]]:
+    if currency is not None and not re.fullmatch(CURRENCY, currency):
+        yield "currency", "must be three lowercase letters, such as usd"
 
 
 def _addon_faults(order: CheckoutOrder, catalog: Catalog) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ import msgspec
 from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import doc
 from tenantry.domain.access import AccessPhase
+from tenantry.domain.billing_months import BillingMonths
 from tenantry.domain.errors import (
     FeatureNotGrantedError,
     FeatureNotMeteredError,
@@ -46,12 +47,14 @@ class UsagePeriod(NamedTuple):
 
 
 class BillingPhase(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The billing period that quotas of a tenant follow until a second, which is None without an
-    end; without a ``period`` they follow the calendar month.
+    """The billing period and the billing months that quotas of a tenant follow until a second,
+    which is None without an end; without a ``period``, or ``months``, they follow the calendar
+    month.
     """
 
     period: UsagePeriod | None = None
     until: int | None = None
+    months: BillingMonths | None = None
 
 
 class Usage(NamedTuple):
@@ -106,9 +109,9 @@ class Entitlement(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Consumed(msgspec.Struct, frozen=True, rename="camel"):
-    """What is used of a metered feature after a request consumed some."""
+    """What is used of a metered feature after a request consumed some or gave some back."""
 
-    used: Annotated[int, doc("What is used in this period, with this request's.", 121)]
+    used: Annotated[int, doc("What is used in this period after the request.", 121)]
     remaining: Annotated[int | None, doc("The rest in this period; null without a limit.", 879)]
     resets_at: Annotated[datetime, doc("When the next period begins.", "2026-12-01T00:00:00Z")]
 
@@ -221,7 +224,8 @@ def consume(usage: Usage, limit: int | None, amount: int, feature: str) -> Usage
         reset = from_epoch(usage.period.end).isoformat().replace("+00:00", "Z")
         raise QuotaExceededError(
             f"{remaining:,} of {limit:,} are left of the feature {feature!r} until {reset}, and "
-            f"{amount:,} were asked for. Nothing was counted."
+            f"{amount:,} were asked for. Nothing was counted.",
+            needed=feature,
         )
     return usage._replace(used=min(usage.used + amount, LARGEST_VALUE))
 
@@ -231,27 +235,30 @@ def consumed_of(usage: Usage, limit: int | None) -> Consumed:
     return Consumed(usage.used, remaining_of(limit, usage.used), from_epoch(usage.period.end))
 
 
-def billing_period_at(phases: Sequence[BillingPhase], now: float) -> UsagePeriod | None:
-    """Return the billing period of the first phase that has not ended at ``now``, in seconds since
-    the Unix epoch.
-    """
-    given = (phase.period for phase in phases if phase.until is None or now < phase.until)
-    return next(given, None)
+NO_BILLING: Final = BillingPhase()
 
 
-def period_at(feature: Feature, now: datetime, billing: UsagePeriod | None) -> UsagePeriod:
+def billing_phase_at(phases: Sequence[BillingPhase], now: float) -> BillingPhase:
+    """Return the first phase that has not ended at ``now``, in seconds since the Unix epoch."""
+    given = (phase for phase in phases if phase.until is None or now < phase.until)
+    return next(given, NO_BILLING)
+
+
+def period_at(feature: Feature, now: datetime, billing: BillingPhase) -> UsagePeriod:
     """Return the period of a metered feature at ``now``: the calendar month in UTC, or the tenant's
-    ``billing`` period, if it has one.
+    billing period or month, if it has one.
 
     A billing period that has ended is followed by others of its length, until the provider reports
     the next one. Periods of the provider follow each other without a gap, so the next one begins
     when the last one ended, however late its event arrives.
     """
-    if feature.usage_period == "month" or billing is None:
+    if feature.usage_period == "billing_month" and billing.months is not None:
+        return UsagePeriod(*billing.months.at(now.timestamp()))
+    if feature.usage_period != "billing" or billing.period is None:
         return _month(now)
-    length = billing.end - billing.start
-    passed = (int(now.timestamp()) - billing.start) // length
-    start = billing.start + max(0, passed) * length
+    known, length = billing.period, billing.period.end - billing.period.start
+    passed = (int(now.timestamp()) - known.start) // length
+    start = known.start + max(0, passed) * length
     return UsagePeriod(start, start + length)
 
 

@@ -2,10 +2,13 @@
 the HTTP status.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
+from tenantry.common.encoding import with_full_stop
 from tenantry.domain.features import is_feature_id
 from tenantry.domain.rate_limits import RateLimitStatus
+
+CurrencyOwner = Literal["customer", "price"]
 
 
 class TokenFault(NamedTuple):
@@ -20,21 +23,23 @@ class TokenFault(NamedTuple):
 class DomainError(Exception):
     """An error with a stable ``code`` and a ``detail`` without secrets.
 
-    ``token_fault`` is set where it refuses a request with a bearer token. It is for the operator,
-    not for the client. ``sender`` is set where it refuses a credential that is known: the tenant
-    and the API key, or ``""`` for a user.
+    ``token_fault`` says which check a bearer token fails, where that is known. It is for the
+    operator, not for the client. ``needed`` is what the sender lacked: a scope or a feature, or the
+    limit that was reached.
     """
 
     code: ClassVar[str]
-    token_fault: TokenFault | None = None
-    sender: tuple[str, str] | None = None
 
     def __init_subclass__(cls, *, code: str) -> None:
         cls.code = code
 
-    def __init__(self, detail: str) -> None:
+    def __init__(
+        self, detail: str, *, needed: str | None = None, token_fault: TokenFault | None = None
+    ) -> None:
         super().__init__(detail)
         self.detail = detail
+        self.needed = needed
+        self.token_fault = token_fault
 
 
 class MissingCredentialError(DomainError, code="missing_credential"): ...
@@ -47,6 +52,13 @@ class ApiKeyRevokedError(DomainError, code="api_key_revoked"): ...
 
 
 class ApiKeyExpiredError(DomainError, code="api_key_expired"): ...
+
+
+class ApiKeyDisabledError(DomainError, code="api_key_disabled"): ...
+
+
+KEY_REFUSALS: Final = (ApiKeyRevokedError, ApiKeyExpiredError, ApiKeyDisabledError)
+"""The errors of a key that is not accepted, of which the request has the secret."""
 
 
 class TokenExpiredError(DomainError, code="token_expired"): ...
@@ -66,11 +78,19 @@ class OverloadedError(DomainError, code="overloaded"): ...
 
 class InsufficientScopeError(DomainError, code="insufficient_scope"):
     def __init__(self, scope: str) -> None:
-        super().__init__(f"This needs the scope {scope}.")
+        super().__init__(f"This needs the scope {scope}.", needed=scope)
         self.scope = scope
 
 
 class UserTokenRequiredError(DomainError, code="user_token_required"): ...
+
+
+class OperatorRequiredError(DomainError, code="operator_required"):
+    """Only the operator, acting for the tenant, may do this."""
+
+
+class OrganizationRequiredError(DomainError, code="organization_required"):
+    """The operator's request does not say for which tenant it acts, or not clearly."""
 
 
 class OrgMismatchError(DomainError, code="org_mismatch"): ...
@@ -79,7 +99,27 @@ class OrgMismatchError(DomainError, code="org_mismatch"): ...
 class NoOrganizationError(DomainError, code="no_organization"): ...
 
 
-class OrgSuspendedError(DomainError, code="org_suspended"): ...
+class OrgSuspendedError(DomainError, code="org_suspended"):
+    """The operator has suspended the organization. ``reason`` is in the operator's words; empty
+    without one.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        cause = f": {reason}" if reason else ""
+        super().__init__(with_full_stop(f"The organization is suspended{cause}"))
+        self.reason = reason
+
+
+class AddressNotAllowedError(DomainError, code="address_not_allowed"):
+    """The API key may not be used from the request's ``address``, or that is not certain: then
+    ``needed`` says what would prove it.
+    """
+
+    def __init__(
+        self, detail: str, *, address: str | None = None, needed: str | None = None
+    ) -> None:
+        super().__init__(detail, needed=needed)
+        self.address = address
 
 
 class ScopeEscalationError(DomainError, code="scope_escalation"): ...
@@ -95,7 +135,7 @@ class FeatureNotGrantedError(DomainError, code="feature_not_granted"):
     """Neither the tenant's plan nor an add-on or a grant gives the feature."""
 
     def __init__(self, feature: str) -> None:
-        super().__init__(f"The organization does not have the feature {feature}.")
+        super().__init__(f"The organization does not have the feature {feature}.", needed=feature)
 
 
 class KeyLimitReachedError(DomainError, code="key_limit_reached"): ...
@@ -159,13 +199,31 @@ class QuotaExceededError(DomainError, code="quota_exceeded"):
     """The rest of the quota is smaller than what was asked for."""
 
 
+class UnknownConsumptionError(DomainError, code="unknown_consumption"):
+    """No consumption of the last 24 hours has the idempotency key."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The organization consumed nothing of this feature with this idempotency key in the last "
+            "24 hours."
+        )
+
+
+class ConsumptionGivenBackError(DomainError, code="consumption_given_back"):
+    """What was consumed with the idempotency key was given back."""
+
+    def __init__(self) -> None:
+        super().__init__("What was consumed with this Idempotency-Key was given back.")
+
+
 class RateLimitedError(DomainError, code="rate_limited"):
     """A limit of the plan is reached; ``retry_after`` seconds from now another request is
     accepted.
     """
 
     def __init__(self, detail: str, rate_limits: RateLimitStatus, retry_after: int) -> None:
-        super().__init__(detail)
+        used_up = [quota.policy.value for quota in rate_limits if not quota.remaining]
+        super().__init__(detail, needed=used_up[0] if used_up else None)
         self.rate_limits = rate_limits
         self.retry_after = retry_after
 
@@ -186,7 +244,15 @@ class CustomerTakenError(DomainError, code="customer_taken"): ...
 class SubscriptionExistsError(DomainError, code="subscription_exists"): ...
 
 
+class CurrencyNotAvailableError(DomainError, code="currency_not_available"):
+    """A price has no such currency, or the customer pays in another one."""
+
+
 class NoCustomerError(DomainError, code="no_customer"): ...
+
+
+class InvalidRequestError(DomainError, code="invalid_request"):
+    """A header has a value that it cannot have."""
 
 
 class InvalidIdempotencyKeyError(DomainError, code="invalid_idempotency_key"): ...
@@ -255,7 +321,8 @@ class ProviderRefusedError(DomainError, code="provider_refused"):
     """``of_key``: the payment provider rejects the API key or its permissions. ``provider_code``
     and ``said`` are the provider's own code and message; the message is in the text of the
     exception for the operator, and not in the ``detail`` for clients. ``is_customer_missing``: it
-    does not have the customer that the request names.
+    does not have the customer that the request names. ``currency_of`` is what has other currencies
+    than the request's, if that is the reason.
     """
 
     def __init__(
@@ -266,12 +333,14 @@ class ProviderRefusedError(DomainError, code="provider_refused"):
         provider_code: str = "unknown",
         said: str | None = None,
         is_customer_missing: bool = False,
+        currency_of: CurrencyOwner | None = None,
     ) -> None:
         super().__init__(detail)
         self.of_key = of_key
         self.provider_code = provider_code
         self.said = said
         self.is_customer_missing = is_customer_missing
+        self.currency_of = currency_of
 
     def __str__(self) -> str:
         return self.detail if self.said is None else f"{self.detail} It says: {self.said}"

@@ -48,7 +48,7 @@ class FeatureAccess(msgspec.Struct, frozen=True, eq=False):
             raise FeatureNotGrantedError(feature)
 
 
-NO_FEATURES: Final = FeatureAccess()
+NO_FEATURES: Final[FeatureAccess] = FeatureAccess()
 """What a tenant has of a catalog without features."""
 
 

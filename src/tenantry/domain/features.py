@@ -8,8 +8,10 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from tenantry.domain.catalog_texts import check_text
+
 FeatureType = Literal["boolean", "limit", "metered"]
-PeriodKind = Literal["month", "billing"]
+PeriodKind = Literal["month", "billing", "billing_month"]
 
 LARGEST_VALUE: Final = 2**53 - 1
 """The largest number that every reader of JSON keeps exactly."""
@@ -39,6 +41,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unit: str | None = None
     period: PeriodKind | None = None
     counts: Literal["requests"] | None = None
+    name: str | None = None
 
     def __post_init__(self) -> None:
         if not is_feature_id(self.id):
@@ -48,6 +51,12 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.type != "metered" and self.counts is not None:
             raise ValueError("only a metered feature counts requests")
         self._check_unit()
+        check_text("name", self.name)
+
+    @property
+    def label(self) -> str:
+        """What people call it: its name, or its id without one."""
+        return self.name or self.id
 
     @property
     def usage_period(self) -> PeriodKind:
@@ -59,8 +68,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return
         if self.type == "boolean":
             raise ValueError("a boolean feature has no unit")
-        if not self.unit.strip() or len(self.unit) > _LONGEST_UNIT or not self.unit.isprintable():
-            raise ValueError(f"unit must be 1 to {_LONGEST_UNIT} printable characters")
+        check_text("unit", self.unit, _LONGEST_UNIT)
 
 
 def value_faults(given: Mapping[str, object], known: Mapping[str, Feature]) -> Iterator[str]:
@@ -120,11 +128,23 @@ def value_of(number: int | None) -> FeatureValue:
 
 
 def feature_words(feature: Feature, value: FeatureValue) -> str:
-    """Say what is given of a feature: ``sso``, ``5 seats``, ``10,000 calls a month``."""
+    """Say what is given of a feature: ``Single sign-on``, ``5 seats``, ``10,000 calls a month``."""
     if feature.type == "boolean":
-        return feature.id
+        return feature.label
+    return amount_words(feature, value, feature.unit or feature.label)
+
+
+def amount_words(feature: Feature, value: FeatureValue, noun: str) -> str:
+    """Say how much is given of a limit or a metered feature: ``10,000 calls a month``."""
     number = "unlimited" if value is True else f"{value:,}"
-    words = f"{number} {feature.unit or feature.id}"
+    words = f"{number} {noun}".rstrip()
     if feature.type != "metered" or value is True:
         return words
-    return f"{words} a month" if feature.usage_period == "month" else f"{words} a billing period"
+    return f"{words} {_PERIOD_WORDS[feature.usage_period]}"
+
+
+_PERIOD_WORDS: Final[Mapping[PeriodKind, str]] = {
+    "month": "a month",
+    "billing": "a billing period",
+    "billing_month": "a billing month",
+}

@@ -1,4 +1,5 @@
-"""What a gateway's check requires by its path: ``{scope}[/feature:NAME...][/mode/NAME][/...]``.
+"""What a gateway's check requires by its path: ``{scope}[/feature:NAME...][/mode/NAME][/...]``,
+where the scope ``-`` accepts any credential.
 
 The gateway's configuration writes the beginning. A gateway may append the client's path, which must
 add no requirement and hide none.
@@ -9,53 +10,45 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-import msgspec
-
 from tenantry.domain.errors import NotFoundError
 from tenantry.domain.features import is_feature_id
-from tenantry.domain.permissions import ACCEPTED_MODES, Mode
+from tenantry.domain.permissions import ACCEPTED_MODES
+from tenantry.domain.requirements import Requirement
+from tenantry.domain.scopes import is_scope
 
 MOST_FEATURES: Final = 16
 _REMEMBERED: Final = 256
 _FEATURE: Final = "feature:"
-_LIVE: Final = ACCEPTED_MODES["live"]
+_NO_SCOPE: Final = "-"
 _EXACT_MODE: Final = re.compile(r"mode/(live|test|any)(/.*)?", re.DOTALL)
 _LOOKS_REQUIRED: Final = re.compile(r"(?:^|/)(?:feature:|mode(?:/|$))", re.IGNORECASE)
 
 
-class PathRequirement(msgspec.Struct, frozen=True):
-    """What a path requires beside its scope: each of ``features``, and one of ``modes``."""
-
-    features: tuple[str, ...] = ()
-    modes: frozenset[Mode] = _LIVE
-
-
-SCOPE_ALONE: Final = PathRequirement()
-"""The requirement of a path that ends with its scope."""
-
-
 @functools.lru_cache(_REMEMBERED)  # a configuration has few, and each check is read twice
-def requirement_after_scope(sent: str) -> PathRequirement:
-    """Return what the part of a path that follows the scope requires; it is percent-encoded, as
-    ``sent``.
+def requirement_of_check(scope: str, sent: str) -> Requirement:
+    """Return what a path requires by its scope and by the part that follows; that is
+    percent-encoded, as ``sent``.
 
-    A mode other than live counts only at the end of the path. Raises `NotFoundError` for a segment
-    that looks like a requirement and is none in its place: in other case, encoded, out of order,
-    repeated, or behind an empty segment. After an exact mode only the next segment is judged,
-    because the client's path begins there.
+    A mode other than live counts only at the end of the path. Raises `NotFoundError` for what is no
+    scope, and for a segment that looks like a requirement and is none in its place: in other case,
+    encoded, out of order, repeated, or behind an empty segment. After an exact mode only the next
+    segment is judged, because the client's path begins there.
     """
+    if scope != _NO_SCOPE and not is_scope(scope):
+        raise NotFoundError("scope")
+    scopes = () if scope == _NO_SCOPE else (scope,)
     features, rest = _leading_features(sent)
     found = _EXACT_MODE.fullmatch(rest)
     if found is None:
         if _LOOKS_REQUIRED.search(unquote(rest)):
             raise _no_such_check()
-        return PathRequirement(features)
+        return Requirement(scopes, features)
     mode, added = found.groups()
     if added is None:
-        return PathRequirement(features, ACCEPTED_MODES[mode])
+        return Requirement(scopes, features, ACCEPTED_MODES[mode])
     if _LOOKS_REQUIRED.match(unquote(added).lstrip("/")):
         raise _no_such_check()
-    return PathRequirement(features)
+    return Requirement(scopes, features)
 
 
 def _leading_features(rest: str) -> tuple[tuple[str, ...], str]:

@@ -3,14 +3,14 @@ good.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
 
 from tenantry.common.clock import EPOCH_MAX, from_epoch
-from tenantry.common.encoding import camel_case, doc
+from tenantry.common.encoding import camel_case, doc, with_full_stop
 from tenantry.domain.access import GrantedFeatures, GrantedLimits
 from tenantry.domain.errors import GrantLimitReachedError, ValidationError
 from tenantry.domain.features import (
@@ -21,12 +21,12 @@ from tenantry.domain.features import (
     value_faults,
     value_of,
 )
-from tenantry.domain.names import NAME_RULE, has_refused_characters
-from tenantry.domain.plans import FREE, LARGEST_LIMIT, Catalog, Limits, limit_list
+from tenantry.domain.plan_words import limit_list
+from tenantry.domain.plans import FREE, LARGEST_LIMIT, Catalog, Limits
+from tenantry.domain.reasons import LONGEST_REASON, reason_faults
 
 MOST_GRANTS: Final = 50
 """How many grants of a tenant may count at the same time."""
-LONGEST_REASON: Final = 500
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _LIMITS: Final = {camel_case(field): field for field in Limits.__struct_fields__}
 """The fields of limits by their names in the API."""
@@ -54,8 +54,7 @@ class GrantTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def sentence(self) -> str:
         """The reason for the access that it gives."""
-        end = "" if self.reason.endswith((".", "!", "?")) else "."
-        return f"Granted by the operator: {self.reason}{end}"
+        return with_full_stop(f"By contract: {self.reason}")
 
 
 class HeldGrant(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -120,14 +119,27 @@ def grant_of(held: HeldGrant) -> Grant:
     )
 
 
-class GrantInput(msgspec.Struct, frozen=True):
+class GrantInput(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """The terms of a grant as the operator gives them; ``limits`` by their names in the API."""
 
-    reason: str
-    plan: str | None = None
-    features: Mapping[str, FeatureValue] = {}
-    limits: Mapping[str, int] = {}
-    until: datetime | None = None
+    reason: Annotated[
+        str,
+        msgspec.Meta(min_length=1, max_length=LONGEST_REASON),
+        doc("Why the tenant has it. The tenant sees it.", "Contract 2027-014, by invoice"),
+    ]
+    plan: Annotated[str | None, doc("A plan of the catalog.", "business")] = None
+    features: Annotated[
+        dict[str, FeatureValue],
+        doc("Features of the catalog: `true`, which has no limit, or a number."),
+    ] = {}
+    limits: Annotated[
+        dict[str, int],
+        doc("Limits by their names in a plan; a lower one changes nothing.", {"projects": 500}),
+    ] = {}
+    until: Annotated[
+        Annotated[datetime, msgspec.Meta(tz=True)] | None,
+        doc("When it ends by itself; null if it does not.", "2028-01-01T00:00:00Z"),
+    ] = None
 
 
 def new_terms(name: str, wanted: GrantInput, catalog: Catalog, now: datetime) -> GrantTerms:
@@ -141,7 +153,7 @@ def new_terms(name: str, wanted: GrantInput, catalog: Catalog, now: datetime) ->
         *_plan_faults(wanted, catalog),
         *_feature_faults(wanted, catalog),
         *_limit_faults(wanted),
-        *_reason_faults(wanted.reason),
+        *reason_faults(wanted.reason),
     ]
     if until is not None and until <= now.timestamp():
         faults.append(("until", "must be in the future"))
@@ -189,13 +201,6 @@ def _limit_faults(wanted: GrantInput) -> Iterator[tuple[str, str]]:
             yield "limits", f"{name} must be 0 to {LARGEST_LIMIT}"
 
 
-def _reason_faults(reason: str) -> Iterator[tuple[str, str]]:
-    if not reason.strip() or len(reason) > LONGEST_REASON:
-        yield "reason", f"must have 1 to {LONGEST_REASON} characters"
-    if has_refused_characters(reason):
-        yield "reason", NAME_RULE
-
-
 def check_number_of_grants(others: Iterable[HeldGrant], now: datetime) -> None:
     """Raise `GrantLimitReachedError` if a tenant with these ``others`` may have no further
     grant.
@@ -207,6 +212,17 @@ def check_number_of_grants(others: Iterable[HeldGrant], now: datetime) -> None:
     raise GrantLimitReachedError(
         f"The organization has {MOST_GRANTS} grants. End one of them first."
     )
+
+
+def check_expected(current: GrantTerms | None, expected: GrantTerms | None) -> None:
+    """Raise `ValidationError` if the terms that count now are not those that the operator saw; None
+    is no grant.
+    """
+    if current == expected:
+        return
+    if expected is None:
+        raise ValidationError(("name", "there is a grant of this name. Change that one"))
+    raise ValidationError(("plan", "the grant was changed meanwhile. Save again to see it"))
 
 
 def combined_features(grants: Iterable[GrantTerms]) -> GrantedFeatures:

@@ -30,23 +30,27 @@ _PASSWORD_HASHES: Final = (
     ("PBKDF2", re.compile(r"\$?pbkdf2", re.IGNORECASE)),
     ("sha-crypt", re.compile(r"\$[56]\$")),
 )
+_HASHED_GROUP: Final = "secret"
 _PATTERN_PART: Final = re.compile(
     r"""
-    (?P<opens> \( (?:\?:)? )
+    (?P<opens> \( (?:\?: | \?P<secret> )? )
   | (?P<closes> \) ) (?P<optional> \? )?
   | (?P<bar> \| )
+  | (?: \A \^ | \$ \Z )
   | (?: \\[dw] | \\[^0-9A-Za-z] | \[ \^? (?: \\. | [^][\\] )+ \] | [^][\\(){}*+?|^$] )
     (?: (?P<many> [*+] ) | (?P<maybe> \? ) | \{ (?P<least> \d{1,3} ) (?P<range> , (?P<most> \d{1,3} )? )? \} )?
     """,
     re.VERBOSE,
 )
-"""A part of a pattern: of a group that is neither nested nor repeated, or a character with its
-number.
+"""A part of a pattern: of a group that is neither nested nor repeated, a character with its number,
+or the mark of an end, which says nothing: a key is matched as a whole.
 """
 
 
 class HashAlgorithm(StrEnum):
-    """How another system hashes its keys: the whole key, without a salt."""
+    """How another system hashes its keys, or the part of them that the pattern names, without a
+    salt.
+    """
 
     SHA256 = "sha256"
     SHA512 = "sha512"
@@ -84,6 +88,8 @@ def read_digest(algorithm: HashAlgorithm, text: str) -> bytes:
         raise ValidationError(
             ("digest", f"must have {algorithm.size} bytes for {algorithm}; it has {len(found)}")
         )
+    if found == algorithm.hash(b""):
+        raise ValidationError(("digest", "is the hash of an empty text, which no key matches"))
     return found
 
 
@@ -129,6 +135,8 @@ def read_key_pattern(text: str) -> re.Pattern[bytes]:
     almost matches. Python's ``re`` then tries every way in which the pattern may match, and each
     alternative or number of repetitions multiplies the ways. So groups are neither repeated nor
     nested, and the ways by the number of parts are at most `MAX_STEPS`: a few milliseconds.
+
+    A group named ``secret`` is the part that the other system hashes (`hashed_part`).
     """
     if len(text) > LONGEST_PATTERN:
         raise ValueError(f"is longer than {LONGEST_PATTERN} characters")
@@ -143,6 +151,25 @@ def read_key_pattern(text: str) -> re.Pattern[bytes]:
         return re.compile(text.encode())
     except re.error as error:
         raise ValueError(f"is not a regular expression: {error}") from error
+
+
+def hashes_part(pattern: re.Pattern[bytes] | None) -> bool:
+    """Whether the other system may hash a part of its keys."""
+    return pattern is not None and _HASHED_GROUP in pattern.groupindex
+
+
+def hashed_part(pattern: re.Pattern[bytes], key: bytes) -> bytes | None:
+    """Return the part of a key whose hash the other system stores: the group named ``secret``, or
+    the whole key where the pattern has none.
+
+    Return None for a key that the pattern does not match, and where that part is empty: its hash
+    would stand for any number of keys.
+    """
+    found = pattern.fullmatch(key)
+    if found is None:
+        return None
+    part = found.groupdict().get(_HASHED_GROUP)
+    return (key if part is None else part) or None
 
 
 def _most_steps(pattern: str) -> int:

@@ -43,7 +43,7 @@ class Invitation(msgspec.Struct, frozen=True, rename="camel"):
     status: Annotated[
         InvitationStatus, doc("`open`, `accepted`, `withdrawn`, or `expired`.", "open")
     ]
-    invited_by: Annotated[str, doc("The user or key that created it.", "user_ada")]
+    invited_by: Annotated[str, doc("The user or key that created it, or `operator`.", "user_ada")]
     created_at: Annotated[datetime, doc("When it was created.", "2026-10-01T08:00:00Z")]
     expires_at: Annotated[datetime, doc("Until when it can be accepted.", "2026-10-08T08:00:00Z")]
     sent_at: Annotated[

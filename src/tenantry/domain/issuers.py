@@ -55,6 +55,11 @@ class Issuers(msgspec.Struct, frozen=True):
         """The issuer, if there is only one."""
         return self.known[0] if len(self.known) == 1 else None
 
+    @property
+    def any_directory(self) -> str:
+        """The address at which users of any directory sign in, by Microsoft Entra ID's name."""
+        return self.of("organizations")
+
     def of(self, directory: str) -> str:
         """Return the issuer of a directory."""
         return self.name.replace(DIRECTORY, directory)

@@ -2,18 +2,41 @@
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from tenantry.domain.errors import ValidationError
-from tenantry.domain.names import REFUSED_CHARACTERS
+from tenantry.domain.names import END, REFUSED_CHARACTERS, VISIBLE
 
 LONGEST_EXTERNAL_ID: Final = 255
 MAX_METADATA_BYTES: Final = 2048
 """The size of metadata as compact JSON in UTF-8."""
 METADATA_TEXT: Final = f"[^{REFUSED_CHARACTERS}]"
 """A character of metadata, as a regular expression: those of names."""
+ExternalId = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=LONGEST_EXTERNAL_ID,
+        pattern=VISIBLE,
+        description="The id that another system of yours gives the key. Several keys may have it.",
+        examples=["cus_4711"],
+    ),
+]
+"""The external id in a request."""
+_METADATA_PATTERN: Final = f"^{METADATA_TEXT}*{END}"
+Metadata = Annotated[
+    dict[str, Annotated[str, msgspec.Meta(extra_json_schema={"pattern": _METADATA_PATTERN})]],
+    msgspec.Meta(
+        description=f"What your systems store with the key: at most {MAX_METADATA_BYTES:,} bytes as JSON in UTF-8, "
+        "without control characters or line breaks. Never a secret.",
+        examples=[{"team": "growth"}],
+        # the services check it: see `check_optional_terms`
+        extra_json_schema={"propertyNames": {"minLength": 1, "pattern": _METADATA_PATTERN}},
+    ),
+]
+"""The metadata of a request."""
 _EXTERNAL_ID: Final = re.compile(f"[!-~]{{1,{LONGEST_EXTERNAL_ID}}}")
 _METADATA_NAME: Final = re.compile(f"{METADATA_TEXT}+")
 _METADATA_VALUE: Final = re.compile(f"{METADATA_TEXT}*")
@@ -25,11 +48,9 @@ _FORM: Final = f"must be 1 to {LONGEST_EXTERNAL_ID} visible ASCII characters wit
 _STORES_KEY: Final = "contains an API key: never store a secret here"
 
 
-def check_key_metadata(external_id: str | None, metadata: dict[str, str] | None) -> None:
-    """Raise `ValidationError` with every fault of a key's external id and metadata."""
-    faults = [("externalId", fault) for fault in external_id_faults(external_id)]
-    faults += [("metadata", fault) for fault in metadata_faults(metadata)]
-    if faults:
+def check_external_id(external_id: str | None) -> None:
+    """Raise `ValidationError` for a faulty external id."""
+    if faults := [("externalId", fault) for fault in external_id_faults(external_id)]:
         raise ValidationError(*faults)
 
 

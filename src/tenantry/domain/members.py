@@ -46,8 +46,11 @@ class UserProfile(NamedTuple):
 
     name: str | None
     email: str | None
-    """An address that the identity provider has verified."""
-    seen_at: datetime
+    """An address that the identity provider has verified; of a primary owner who has not used the
+    tenant yet, the tenant's present address for billing mail.
+    """
+    seen_at: datetime | None
+    """None for a user who has not used the tenant yet."""
 
     @property
     def label(self) -> str:

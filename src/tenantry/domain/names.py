@@ -2,9 +2,19 @@
 
 import re
 import unicodedata
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from tenantry.domain.errors import ValidationError
+
+END: Final = r"$(?!\n)"
+"""The end of a text, as a regular expression.
+
+In Python, `$` also matches before a newline at the end; elsewhere ``(?!\n)`` changes nothing.
+"""
+VISIBLE: Final = f"^[!-~]*{END}"
+"""Visible ASCII characters without spaces, as a regular expression."""
 
 REFUSED_CHARACTERS: Final = (
     r"\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
@@ -19,6 +29,17 @@ NAME_RULE: Final = (
     "must not contain control characters, line breaks or bidirectional formatting characters"
 )
 _refused = re.compile(f"[{REFUSED_CHARACTERS}]")
+Name = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=200,
+        description=f"What people call it. It {NAME_RULE}.",
+        # the services check it: see `check_name`
+        extra_json_schema={"pattern": f"^[^{REFUSED_CHARACTERS}]*{END}"},
+    ),
+]
+"""A name in a request."""
 
 
 def has_refused_characters(text: str) -> bool:

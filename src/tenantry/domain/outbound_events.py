@@ -16,6 +16,8 @@ AUDIT: Final = "audit"
 _ANY: Final = "*"
 _ID_PREFIX: Final = "evt_"
 _MAX_DIGITS: Final = 18
+NOW: Final = "now"
+"""In the place of a cursor: begin with the events of the changes that follow."""
 
 
 class EventType(StrEnum):
@@ -47,6 +49,9 @@ class EventType(StrEnum):
     GRANT_SET = "grant.set"
     GRANT_ENDED = "grant.ended"
     QUOTA_REACHED = "entitlement.quota_reached"
+    REFUNDED = "billing.refunded"
+    """A refund, or another state of one."""
+    DISPUTED = "billing.disputed"
 
 
 TYPE_OF_ACTION: Final = {
@@ -138,3 +143,10 @@ def version_of(event_id: str) -> int | None:
     digits = event_id.removeprefix(_ID_PREFIX)
     is_id = event_id.startswith(_ID_PREFIX) and digits.isdecimal() and digits.isascii()
     return int(digits) if is_id and len(digits) <= _MAX_DIGITS else None
+
+
+class FeedPage(msgspec.Struct, frozen=True, rename="camel"):
+    """A part of the feed. ``next_cursor`` is never null: the feed has no end."""
+
+    data: Annotated[list[OutboundEvent], doc("The events in their order, at most `limit`.")]
+    next_cursor: Annotated[str, doc("For the events that follow, also if there are none yet.")]

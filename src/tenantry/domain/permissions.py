@@ -8,7 +8,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantry.domain.access import AccessPhase
+from tenantry.domain.access import (
+    NO_SUBSCRIPTION,
+    NOTHING,
+    AccessPhase,
+    TenantAccess,
+    to_access,
+)
 from tenantry.domain.errors import (
     InsufficientScopeError,
     ModeMismatchError,
@@ -16,7 +22,7 @@ from tenantry.domain.errors import (
     ScopeEscalationError,
 )
 from tenantry.domain.feature_access import NO_FEATURES, FeatureAccess
-from tenantry.domain.plans import AccessState
+from tenantry.domain.plans import FREE
 from tenantry.domain.roles import (
     BUILT_IN_ROLES,
     MANAGE_MEMBERS,
@@ -29,6 +35,8 @@ from tenantry.domain.roles import (
 from tenantry.domain.scopes import ANYTHING, covers, intersect, is_scope
 
 OWNER_ALIAS: Final = "OWNER"
+OPERATOR: Final = "operator"
+"""The id of the operator as a principal."""
 
 
 class Mode(StrEnum):
@@ -36,10 +44,11 @@ class Mode(StrEnum):
     TEST = "test"
 
 
-ACCEPTED_MODES: Final[Mapping[str, frozenset[Mode]]] = {
-    "live": frozenset({Mode.LIVE}),
-    "test": frozenset({Mode.TEST}),
-    "any": frozenset(Mode),
+# tuples: a member is found by its identity, without a hash
+ACCEPTED_MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
+    "live": (Mode.LIVE,),
+    "test": (Mode.TEST,),
+    "any": tuple(Mode),
 }
 """The modes that a gateway or an application may accept, by name; ``live`` is the default."""
 LIVE_MODE_SCOPES: Final = frozenset({"tenants:write", "billing:write"})
@@ -54,6 +63,8 @@ class AccessLevel(StrEnum):
 class PrincipalKind(StrEnum):
     API_KEY = "api_key"
     USER = "user"
+    OPERATOR = "operator"
+    """The operator's backend or command, which acts for a tenant with the rights of an owner."""
 
 
 _GRANTS_REMEMBERED: Final = 1024
@@ -62,8 +73,8 @@ _GRANTS_REMEMBERED: Final = 1024
 class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
     """An authenticated caller, acting for one tenant in one mode.
 
-    It has all that the SDK's `Principal` has, under the same names: a program may change from one
-    to the other.
+    It has what the SDK's `Principal` has, under the same names: a program may change from one to
+    the other. It knows all features, so it has no ``features_cut``.
     """
 
     kind: PrincipalKind
@@ -75,16 +86,20 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
     plan: str
     subscription_status: str
     access_phase: AccessPhase
-    """What the tenant's subscriptions give now, with the reason and the end."""
+    """The phase that `access` shows, with the add-ons and grants that it has."""
     expires_at: datetime | None
     issuer: str | None = None
-    """The issuer of a user's token; None for a key."""
+    """The issuer of a user's token; None for others."""
     claimed_role: str | None = None
     """The role by the user's token, if its claim names this tenant; None by a membership alone."""
     external_id: str | None = None
     """The id that another system gives the key; None for a user."""
     metadata_document: str | None = None
     """The JSON of the key's metadata; None where it has none."""
+    allowed_addresses: tuple[str, ...] = ()
+    """The addresses from which the key may be used; empty for any, and for a user."""
+    requests_per_minute: int | None = None
+    """The limit of the key's own; None without one, and for a user."""
     feature_access: FeatureAccess = NO_FEATURES
     """What the tenant has now of the features of the plan catalog."""
     gives: frozenset[str] | None = None
@@ -93,9 +108,9 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
     """The roles of the deployment, for an authorization that is repeated."""
 
     @property
-    def access(self) -> AccessState:
-        """``full``, ``grace`` (a payment is due) or ``none``."""
-        return self.access_phase.state
+    def access(self) -> TenantAccess:
+        """What the tenant's subscriptions give now, until when and why."""
+        return to_access(self.access_phase)
 
     @property
     def effective_plan(self) -> str:
@@ -134,7 +149,7 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
     def require_org(self, org_id: str) -> None:
         """Raise `OrgMismatchError` unless the principal acts for this tenant."""
         if org_id != self.org_id:
-            raise OrgMismatchError("The credential belongs to another organization.")
+            raise OrgMismatchError("The request is for another organization than the caller's.")
 
     def require_mode(self, accepted: Collection[Mode]) -> None:
         """Raise `ModeMismatchError` unless the principal acts in one of these modes."""
@@ -170,6 +185,24 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
         missing = [scope for scope in scopes if not covers(self.scopes, scope)]
         if missing:
             raise ScopeEscalationError(f"The credential lacks these scopes: {', '.join(missing)}.")
+
+
+def operator_principal(org_id: str) -> RequestPrincipal:
+    """Return the operator's principal for a tenant: with all permissions, as if without a
+    subscription.
+    """
+    return RequestPrincipal(
+        kind=PrincipalKind.OPERATOR,
+        id=OPERATOR,
+        org_id=org_id,
+        mode=Mode.LIVE,
+        scopes=(ANYTHING,),
+        access_level=AccessLevel.OWNER,
+        plan=FREE,
+        subscription_status=NO_SUBSCRIPTION,
+        access_phase=NOTHING,
+        expires_at=None,
+    )
 
 
 class UserGrants(NamedTuple):

@@ -45,6 +45,5 @@ def limit_in_force(
     most: int | None = getattr(limits_of(access, catalog), limited.field)
     if most is None:
         return None
-    return LimitInForce(
-        most, limited.error(limit_text(access, tenant.plan, catalog, f"{most} {limited.words}"))
-    )
+    text = limit_text(access, tenant.plan, catalog, f"{most} {limited.words}")
+    return LimitInForce(most, limited.error(text, needed=limited.field))

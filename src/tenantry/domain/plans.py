@@ -1,14 +1,14 @@
 """The plan catalog: features, plans and add-ons with their provider prices and limits, the access
-by status, the roles of users, and the endpoints of webhooks.
+by status, the roles of users, the scopes of keys, and the endpoints of webhooks.
 """
 
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, Protocol, TypeGuard, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeGuard, TypeVar, get_args
 
 import msgspec
 
@@ -21,6 +21,7 @@ from tenantry.domain.features import (
     value_faults,
 )
 from tenantry.domain.roles import BUILT_IN_ROLES, RoleEntry, Roles, gives_faults
+from tenantry.domain.scopes import CatalogScope
 from tenantry.domain.webhooks import WebhookEndpoint, WebhookEntry, number_fault
 
 FREE: Final = "free"
@@ -40,48 +41,6 @@ class Limits(
     requests_per_minute_per_key: Annotated[
         int | None, doc("Maximum requests of each API key or user in any 60 seconds.")
     ] = None
-
-
-class LimitValues(Protocol):
-    """The limits of a plan, of the service or of the SDK."""
-
-    @property
-    def projects(self) -> int | None: ...
-    @property
-    def api_keys(self) -> int | None: ...
-    @property
-    def members(self) -> int | None: ...
-    @property
-    def requests_per_minute(self) -> int | None: ...
-    @property
-    def requests_per_minute_per_key(self) -> int | None: ...
-
-
-def limit_words(limits: LimitValues) -> str:
-    """Say what a plan allows: ``3 projects, 10 API keys, 6,000 requests a minute``."""
-    return ", ".join(limit_list(limits)) or "no limits"
-
-
-def limit_list(limits: LimitValues) -> list[str]:
-    """Return the words of each limit that a plan has."""
-    parts = [
-        _number_of(limits.projects, "project", "projects"),
-        _number_of(limits.api_keys, "API key", "API keys"),
-        _number_of(limits.members, "member", "members"),
-        _number_of(limits.requests_per_minute, "request a minute", "requests a minute"),
-        _number_of(
-            limits.requests_per_minute_per_key,
-            "request a minute per credential",
-            "requests a minute per credential",
-        ),
-    ]
-    return [part for part in parts if part]
-
-
-def _number_of(number: int | None, one: str, many: str) -> str:
-    if number is None:
-        return ""
-    return f"{number:,} {one if number == 1 else many}"
 
 
 class Addon(msgspec.Struct, frozen=True):
@@ -158,10 +117,12 @@ class Catalog:
         features: tuple[Feature, ...] = (),
         roles: Roles = BUILT_IN_ROLES,
         webhooks: tuple[WebhookEndpoint, ...] = (),
+        scopes: tuple[CatalogScope, ...] = (),
     ) -> None:
         """``access`` overrides the access of single statuses."""
         self.roles = roles
         self.webhooks = webhooks
+        self.scopes = scopes
         self.plans = plans
         self.addons = addons
         self.access: Mapping[str, AccessState] = access or {}
@@ -171,10 +132,11 @@ class Catalog:
         self._addon_of_price = _ids_by_price(addons)
         self.features = {feature.id: feature for feature in features}
         """The features by id, in the order of the catalog."""
-        self.has_billing_periods = any(
-            each.type == "metered" and each.usage_period == "billing" for each in features
-        )
+        periods = {each.usage_period for each in features if each.type == "metered"}
+        self.has_billing_periods = "billing" in periods
         """Whether the use of a feature is counted by the tenant's billing period."""
+        self.has_billing_months = "billing_month" in periods
+        """Whether the use of a feature is counted by the tenant's billing month."""
         self.counts_requests = next((each for each in features if each.counts), None)
         """The feature whose use the service counts itself: the requests of a tenant."""
 
@@ -226,6 +188,11 @@ class Catalog:
     def addon_name(self, addon_id: str) -> str:
         """Return the name of an add-on; its id for one that has left the catalog."""
         return self._addons[addon_id].name if addon_id in self._addons else addon_id
+
+    def feature_name(self, feature_id: str) -> str:
+        """Return the name of a feature; its id for one that has left the catalog."""
+        feature = self.features.get(feature_id)
+        return feature_id if feature is None else feature.label
 
     def limits(self, plan_id: str, addons: Iterable[tuple[str, int]] = ()) -> Limits:
         """Return the limits of a plan with add-ons, given by id and quantity; an unlimited one
@@ -318,16 +285,22 @@ class _PlanEntry(_Entry, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"trial_days and seats are of plans that are sold, and {FREE} is not")
 
 
-_CATALOG_KEYS: Final = ("features", "plans", "addons", "access", "roles", "webhooks")
+_CATALOG_KEYS: Final = ("features", "plans", "addons", "access", "roles", "scopes", "webhooks")
 _ENTRY_ID: Final = attrgetter("id")
 _ENTRY_NAME: Final = attrgetter("name")
 _ENTRY_PRICES: Final = attrgetter("prices")
-AnyEntry = TypeVar("AnyEntry", bound=_Entry | Feature | RoleEntry | WebhookEntry)
+AnyEntry = TypeVar("AnyEntry", bound=_Entry | Feature | RoleEntry | CatalogScope | WebhookEntry)
 
 
-def parse_catalog(text: str) -> Catalog:
-    """Parse a catalog in TOML. Raises `CatalogError` with the first fault of each entry, and those
-    of the whole.
+def _no_files(path: str) -> str:
+    raise ValueError(f"{path} cannot be read here")
+
+
+def parse_catalog(text: str, read_file: Callable[[str], str] = _no_files) -> Catalog:
+    """Parse a catalog in TOML. ``read_file`` returns the text of a file that the catalog names, and
+    raises `ValueError` if it cannot.
+
+    Raises `CatalogError` with the first fault of each entry, and those of the whole.
     """
     document = _parse_toml(text)
     faults = [f"unknown key {key!r}" for key in document if key not in _CATALOG_KEYS]
@@ -343,7 +316,9 @@ def parse_catalog(text: str) -> Catalog:
     faults += _repeated("price", chain.from_iterable(map(_ENTRY_PRICES, (*plans, *addons))))
     access = _access(document.get("access", {}), faults)
     roles = _roles(document.get("roles", []), faults)
-    webhooks = _webhooks(document.get("webhooks", []), faults)
+    scopes = _entries(document.get("scopes", []), "scope", CatalogScope, faults)
+    faults += _repeated("scope", map(_ENTRY_ID, scopes))
+    webhooks = _webhooks(document.get("webhooks", []), read_file, faults)
     if _lacks_free_plan(document.get("plans", [])):
         faults.append(f"the plan {FREE!r} is missing: it is the fallback and downgrade plan")
     if faults:
@@ -355,6 +330,7 @@ def parse_catalog(text: str) -> Catalog:
         tuple(features),
         roles,
         webhooks,
+        tuple(scopes),
     )
 
 
@@ -367,12 +343,20 @@ def _roles(listed: object, faults: list[str]) -> Roles:
     return Roles([entry.to_role() for entry in entries])
 
 
-def _webhooks(listed: object, faults: list[str]) -> tuple[WebhookEndpoint, ...]:
+def _webhooks(
+    listed: object, read_file: Callable[[str], str], faults: list[str]
+) -> tuple[WebhookEndpoint, ...]:
     entries = _entries(listed, "webhook", WebhookEntry, faults, id_field="name")
     faults += _repeated("webhook", map(_ENTRY_NAME, entries))
     if fault := number_fault(entries):
         faults.append(fault)
-    return tuple(entry.to_endpoint() for entry in entries)
+    endpoints = []
+    for entry in entries:
+        try:
+            endpoints.append(entry.to_endpoint(read_file))
+        except ValueError as error:
+            faults.append(f"webhook {entry.name!r}: {error}")
+    return tuple(endpoints)
 
 
 def _given_faults(

@@ -1,8 +1,6 @@
-"""What plans cost: prices of the provider, and amounts in words."""
+"""What plans cost: prices of the provider."""
 
-import re
-from decimal import Decimal
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -10,14 +8,15 @@ from tenantry.common.encoding import doc
 
 Interval = Literal["day", "week", "month", "year"]
 _DAYS: Final[dict[Interval, int]] = {"day": 1, "week": 7, "month": 30, "year": 365}
-_WITHOUT_DECIMALS: Final = "BIF CLP DJF GNF JPY KMF KRW MGA PYG RWF VND VUV XAF XOF XPF"
-_WITH_THREE: Final = "BHD IQD JOD KWD LYD OMR TND"
-# Decimals of the provider's amounts by currency; two for all others. ISK and UGX have none, but are
-# sent with two.
-_DECIMALS: Final = {
-    **dict.fromkeys(_WITHOUT_DECIMALS.split(), 0),
-    **dict.fromkeys(_WITH_THREE.split(), 3),
-}
+
+
+class CurrencyAmount(msgspec.Struct, frozen=True, rename="camel"):
+    """What a price costs in a currency."""
+
+    currency: Annotated[str, doc("The currency, as three lowercase letters (ISO 4217).", "usd")]
+    amount: Annotated[
+        int | None, doc("The amount, as that of the price: null where it depends on use.", 3100)
+    ]
 
 
 class PlanPrice(msgspec.Struct, frozen=True, rename="camel"):
@@ -37,45 +36,19 @@ class PlanPrice(msgspec.Struct, frozen=True, rename="camel"):
             2900,
         ),
     ]
+    currencies: Annotated[
+        tuple[CurrencyAmount, ...],
+        doc("What it costs in each currency that it is sold in, its own first."),
+    ] = ()
 
     @property
     def days(self) -> int:
         """About how long a period is; to sort by."""
         return _DAYS[self.interval] * self.interval_count
 
-
-class PriceValues(Protocol):
-    """A price of the service or of the SDK."""
-
-    @property
-    def interval(self) -> str: ...
-    @property
-    def interval_count(self) -> int: ...
-    @property
-    def currency(self) -> str: ...
-    @property
-    def amount(self) -> int | None: ...
-
-
-def price_words(price: PriceValues) -> str:
-    """Say what a plan costs: ``29.00 EUR a month``, ``by use``."""
-    amount = format_amount(price.amount, price.currency)
-    return "by use" if amount is None else f"{amount} {period_words(price)}"
-
-
-def period_words(price: PriceValues) -> str:
-    """Say how often it is charged: ``a month``, ``every 2 weeks``."""
-    if price.interval_count == 1:
-        return f"a {price.interval}"
-    return f"every {price.interval_count} {price.interval}s"
-
-
-def format_amount(amount: int | None, currency: str | None) -> str | None:
-    """Format an amount in the smallest unit: ``1,234.50 USD``, ``500 JPY``; None without a valid
-    currency.
-    """
-    code = (currency or "").upper()
-    if amount is None or not re.fullmatch("[A-Z]{3}", code):
-        return None
-    decimals = _DECIMALS.get(code, 2)
-    return f"{Decimal(amount).scaleb(-decimals):,.{decimals}f} {code}"
+    def shown_in(self, currency: str | None) -> "PlanPrice":
+        """Return the price in a currency, or as it is where it is not sold in that."""
+        for option in self.currencies:
+            if option.currency == currency:
+                return msgspec.structs.replace(self, currency=option.currency, amount=option.amount)
+        return self

@@ -2,24 +2,31 @@
 
 from typing import Final, NamedTuple
 
-import msgspec
-
 from tenantry.common.clock import from_epoch
 from tenantry.domain.access import AccessPhase
 from tenantry.domain.entitlements import Usage
-from tenantry.domain.owner_mails import OwnerNotice, QuotaUsedData
+from tenantry.domain.owner_mails import NewMail, OwnerNotice, QuotaUsedData
+from tenantry.domain.permissions import Mode
+from tenantry.domain.plans import Catalog
 
 _MARKS: Final = (100, 80)
 """Percent of a quota, the highest first."""
 
 
-class UseChange(NamedTuple):
-    """The use of a feature by a tenant before and after a transaction; ``limit`` is None without
-    one. ``phase`` is the tenant's access, from which it follows.
-    """
+class MeteredUse(NamedTuple):
+    """The use of a feature by a tenant in a mode: what is locked, whatever the period."""
 
     org_id: str
+    mode: Mode
     feature: str
+
+
+class UseChange(NamedTuple):
+    """A use of a feature before and after a transaction; ``limit`` is None without one. ``phase``
+    is the tenant's access, from which it follows.
+    """
+
+    use: MeteredUse
     before: Usage
     after: Usage
     limit: int | None
@@ -31,34 +38,27 @@ class UseChange(NamedTuple):
         return self.limit is not None and self.before.used < self.limit <= self.after.used
 
 
-class QuotaNotice(msgspec.Struct, frozen=True):
-    """A notice to the owner of a tenant. Each ``cause`` is mailed once."""
-
-    org_id: str
-    cause: str
-    data: QuotaUsedData
-
-
-def notice_of(change: UseChange) -> QuotaNotice | None:
-    """Return the notice of a change that reaches a mark; of two marks, that of the higher one."""
+def notice_of(change: UseChange, catalog: Catalog) -> NewMail | None:
+    """Return the mail of a change that reaches a mark; of two marks, that of the higher one. A mark
+    is mailed once in a period.
+    """
     if change.limit is None:
         return None
     percent = _mark_reached(change.before.used, change.after.used, change.limit)
     if percent is None:
         return None
     period = change.after.period
-    names = (change.org_id, change.feature, str(period.start), str(percent))
-    return QuotaNotice(
-        change.org_id,
-        " ".join((OwnerNotice.QUOTA_USED.mail_type, *names)),
-        QuotaUsedData(
-            change.feature,
-            percent,
-            change.after.used,
-            change.limit,
-            from_epoch(period.end),
-        ),
+    org_id, _, feature = change.use
+    names = (org_id, feature, str(period.start), str(percent))
+    data = QuotaUsedData(
+        catalog.feature_name(feature),
+        percent,
+        change.after.used,
+        change.limit,
+        from_epoch(period.end),
     )
+    mail_type = OwnerNotice.QUOTA_USED.mail_type
+    return NewMail(mail_type, org_id, data, cause=" ".join((mail_type, *names)))
 
 
 def _mark_reached(before: int, after: int, limit: int) -> int | None:

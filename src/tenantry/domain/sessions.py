@@ -45,6 +45,8 @@ class Session(msgspec.Struct, frozen=True):
     proved_at: datetime
     started_at: datetime
     used_at: datetime
+    authenticated_at: datetime | None = None
+    """When the provider authenticated the user for this session, if it said so."""
 
     @property
     def user(self) -> User:
@@ -69,6 +71,12 @@ class Session(msgspec.Struct, frozen=True):
         submitted.
         """
         return now < self.proved_at + PROOF_GOOD_FOR + FORM_GRACE
+
+    def was_authenticated_within(self, time: timedelta, now: datetime) -> bool:
+        """Whether the provider authenticated the user this recently. A renewal of the claims does
+        not count.
+        """
+        return self.authenticated_at is not None and now <= self.authenticated_at + time
 
     def may_continue(self, now: datetime) -> bool:
         """Whether the session may continue while the provider is unavailable."""

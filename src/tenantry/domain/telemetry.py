@@ -3,7 +3,7 @@
 from typing import Final
 
 from tenantry.domain.api_keys import RevocationReason
-from tenantry.domain.errors import DomainError
+from tenantry.domain.errors import DomainError, TokenFault
 from tenantry.domain.rate_limits import Policy
 from tenantry.domain.standby_checks import CheckSource
 
@@ -14,8 +14,8 @@ class Telemetry:
     def keys_revoked(self, reason: RevocationReason, number: int) -> None:
         """So many keys were revoked."""
 
-    def credential_refused(self, kind: str, error: DomainError) -> None:
-        """A credential of this kind was rejected."""
+    def credential_refused(self, kind: str, error: DomainError, fault: TokenFault | None) -> None:
+        """A credential of this kind was rejected; ``fault`` is that of a bearer token."""
 
     def role_unknown(self) -> None:
         """A new token claims no known role."""

@@ -84,6 +84,10 @@ class ManagedTenant(Tenant, frozen=True, rename="camel", kw_only=True):
 
     owner_email: Annotated[str, doc("The address that receives billing mail.", "ada@acme.example")]
     suspended: Annotated[bool, doc("Whether the tenant's credentials are refused.", example=False)]
+    suspension_reason: Annotated[
+        str | UnsetType,
+        doc("Why it is suspended; absent without a reason.", "Invoice 2026-114 is unpaid"),
+    ] = UNSET
 
 
 class TenantRecord(msgspec.Struct, frozen=True):
@@ -139,11 +143,36 @@ def to_tenant(record: TenantRecord, catalog: Catalog, now: datetime) -> Tenant:
 
 
 def to_managed_tenant(
-    record: TenantRecord, owner_email: str, catalog: Catalog, now: datetime, *, suspended: bool
+    record: TenantRecord,
+    owner_email: str,
+    catalog: Catalog,
+    now: datetime,
+    *,
+    suspension: str | None,
 ) -> ManagedTenant:
-    """Return a tenant's record as the operator sees it at ``now``."""
+    """Return a tenant's record as the operator sees it at ``now``. ``suspension`` is the reason,
+    which may be empty; None while it is not suspended.
+    """
     shown = msgspec.structs.asdict(to_tenant(record, catalog, now))
-    return ManagedTenant(**shown, owner_email=owner_email, suspended=suspended)
+    return ManagedTenant(
+        **shown,
+        owner_email=owner_email,
+        suspended=suspension is not None,
+        suspension_reason=suspension or UNSET,
+    )
+
+
+def suspension_after(
+    current: str | None, reason: str | None, *, suspended: bool | None
+) -> str | None:
+    """Return the reason of a tenant's suspension after a change that sets ``suspended``, for a
+    ``reason``; None of both leaves the ``current`` one.
+    """
+    if suspended is None:
+        return current
+    if not suspended:
+        return None
+    return current or "" if reason is None else reason
 
 
 class Project(msgspec.Struct, frozen=True, rename="camel"):
@@ -163,3 +192,21 @@ class Project(msgspec.Struct, frozen=True, rename="camel"):
 def is_tenant_id(text: str) -> bool:
     """Whether ``text`` is 1 to 64 of ``A-Za-z0-9_-``."""
     return _tenant_id.fullmatch(text) is not None
+
+
+class TenantInput(msgspec.Struct, frozen=True):
+    """The fields that an operator sets; None leaves a field unchanged, or at its default for a new
+    tenant.
+
+    For ``stripe_customer_id`` None removes all links of the tenant's customers, and UNSET leaves
+    them.
+    """
+
+    name: str
+    owner_email: str
+    owner_id: str | None = None
+    stripe_customer_id: str | UnsetType | None = UNSET
+    suspended: bool | None = None
+    plan: str | None = None
+    email_verified: bool = True
+    """Whether the address counts as verified, as one from the operator does."""

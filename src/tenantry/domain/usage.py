@@ -5,7 +5,7 @@ charts, never for money: metered features (`domain.entitlements`) are counted ex
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from tenantry.common.encoding import doc
 from tenantry.domain import errors
 from tenantry.domain.permissions import PrincipalKind, RequestPrincipal
+from tenantry.domain.plans import Count
 
 MOST_COUNTS: Final = 50_000
 """Counts in one answer."""
@@ -56,7 +57,9 @@ _FORBIDDEN: Final = (
     errors.InsufficientScopeError,
     errors.ModeMismatchError,
     errors.NoOrganizationError,
+    errors.OperatorRequiredError,
     errors.OrgMismatchError,
+    errors.AddressNotAllowedError,
     errors.PlanLimitReachedError,
     errors.ScopeEscalationError,
     errors.TenantLimitReachedError,
@@ -66,8 +69,9 @@ _OUTCOMES: Final[Mapping[str, RequestOutcome | None]] = {
     **dict.fromkeys([error.code for error in _FORBIDDEN], RequestOutcome.FORBIDDEN),
     errors.RateLimitedError.code: RequestOutcome.RATE_LIMITED,
     errors.QuotaExceededError.code: RequestOutcome.QUOTA_EXCEEDED,
-    errors.ApiKeyExpiredError.code: RequestOutcome.EXPIRED_OR_REVOKED,
-    errors.ApiKeyRevokedError.code: RequestOutcome.EXPIRED_OR_REVOKED,
+    **dict.fromkeys(
+        [error.code for error in errors.KEY_REFUSALS], RequestOutcome.EXPIRED_OR_REVOKED
+    ),
     errors.OrgSuspendedError.code: RequestOutcome.SUSPENDED,
     # nothing was decided about the caller
     errors.AuthUnavailableError.code: None,
@@ -168,6 +172,14 @@ class UsageCount(msgspec.Struct, frozen=True, rename="camel"):
     ] = UNSET
 
 
+class RecentUsage(msgspec.Struct, frozen=True):
+    """How much a tenant uses the API."""
+
+    requests: Count
+    last_hour: datetime | None
+    """When the hour of the last request began; None without one in the hours that are kept."""
+
+
 class UsageReport(msgspec.Struct, frozen=True, rename="camel"):
     """Counts of requests; an interval without requests has none."""
 
@@ -235,6 +247,12 @@ def latest(interval: UsageInterval, number: int, now: datetime) -> tuple[datetim
     """Return the beginnings of the last ``number`` intervals, the present one last."""
     last = interval.begin(now)
     return tuple(last - interval.length * back for back in reversed(range(number)))
+
+
+def days_between(first: date, last: date) -> tuple[datetime, ...]:
+    """Return the beginnings of the days from ``first`` through ``last``."""
+    begin = datetime.combine(first, time(), UTC)
+    return tuple(begin + timedelta(days=number) for number in range((last - first).days + 1))
 
 
 def series(counts: Iterable[UsageCount], times: Iterable[datetime]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import base64
 import binascii
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
@@ -113,7 +113,8 @@ class WebhookEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     url: str
     types: tuple[str, ...]
-    secrets: tuple[str, ...]
+    secrets: tuple[str, ...] = ()
+    secrets_file: str = ""
     allow_private: bool = False
 
     def __post_init__(self) -> None:
@@ -123,20 +124,37 @@ class WebhookEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         _check_url(self.url, allow_private=self.allow_private)
         _check_types(self.types)
-        _check_secrets(self.secrets)
+        if bool(self.secrets) is bool(self.secrets_file):
+            raise ValueError("give either secrets or secrets_file")
+        if self.secrets:
+            _check_secrets("secrets", self.secrets)
+        if self.secrets_file.startswith(_SECRET_PREFIX):
+            raise ValueError("secrets_file must be the path of a file, and is a secret")
 
     def __repr__(self) -> str:
         return f"WebhookEntry(name={self.name!r})"
 
-    def to_endpoint(self) -> WebhookEndpoint:
-        """Return the endpoint that this entry describes."""
+    def to_endpoint(self, read_file: Callable[[str], str]) -> WebhookEndpoint:
+        """Return the endpoint that this entry describes. ``read_file`` returns the text of its file
+        of secrets.
+
+        Raises `ValueError` for a file that cannot be read, and for faulty secrets in it.
+        """
         return WebhookEndpoint(
             self.name,
             self.url,
             TypeFilter(self.types),
-            tuple(map(Secret, self.secrets)),
+            tuple(map(Secret, self.secrets or self._secrets_in_file(read_file))),
             self.allow_private,
         )
+
+    def _secrets_in_file(self, read_file: Callable[[str], str]) -> Sequence[str]:
+        try:
+            secrets = read_file(self.secrets_file).split()
+        except ValueError as error:
+            raise ValueError(f"secrets_file: {error}") from error
+        _check_secrets(f"secrets_file {self.secrets_file}", secrets)
+        return secrets
 
 
 def number_fault(entries: Sequence[WebhookEntry]) -> str | None:
@@ -184,13 +202,14 @@ def _check_types(patterns: Sequence[str]) -> None:
         raise ValueError(f"types: {message}") from None
 
 
-def _check_secrets(secrets: Sequence[str]) -> None:
+def _check_secrets(source: str, secrets: Sequence[str]) -> None:
+    """Raise `ValueError` without a part of a secret; its message begins with ``source``."""
     if not 1 <= len(secrets) <= _MAX_SECRETS:
-        raise ValueError("secrets must be one secret, or two while one replaces the other")
+        raise ValueError(f"{source}: give one secret, or two while one replaces the other")
     for number, secret in enumerate(secrets, start=1):
         try:
             _check_secret(secret)
         except ValueError as error:
-            raise ValueError(f"secrets: number {number} {error}") from None
+            raise ValueError(f"{source}: number {number} {error}") from None
     if len(set(secrets)) < len(secrets):
-        raise ValueError("secrets: both are the same")
+        raise ValueError(f"{source}: both are the same")

@@ -3,42 +3,20 @@ are rejected.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypedDict
 
 from tenantry.domain.features import is_feature_id
-from tenantry.domain.permissions import ACCEPTED_MODES, Mode, RequestPrincipal
+from tenantry.domain.permissions import ACCEPTED_MODES, Mode
+from tenantry.domain.requirements import Requirement
 from tenantry.domain.scopes import ANYTHING, is_scope
+from tenantry.in_process.application_request import ClientAddress
 
 ScopeRule = Callable[[str, str], str | None]
 """Returns the required scope for a method (``WEBSOCKET`` for a websocket) and path; None accepts
 any credential.
 """
 
-WEBSOCKET: Final = "WEBSOCKET"
 _AMBIGUOUS: Final = ("//", "/./", "/../", "\\", "\0")
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """What a caller needs: all of ``scopes``, a credential of one of ``modes``, and ``feature``
-    unless it is None.
-    """
-
-    scopes: tuple[str, ...]
-    modes: frozenset[Mode]
-    feature: str | None = None
-
-    def check(self, principal: RequestPrincipal) -> None:
-        """Raise `InsufficientScopeError`, `FeatureNotGrantedError` or `ModeMismatchError` for a
-        caller that does not meet it, and `UnknownFeatureError` if the plan catalog does not declare
-        the feature.
-        """
-        for scope in self.scopes:
-            principal.require(scope)
-        if self.feature is not None:
-            principal.feature_access.require(self.feature)
-        principal.require_mode(self.modes)
 
 
 def requirement_of(scope: str | None, mode: str, feature: str | None = None) -> Requirement:
@@ -48,11 +26,23 @@ def requirement_of(scope: str | None, mode: str, feature: str | None = None) -> 
     if feature is not None and not is_feature_id(feature):
         raise ValueError(f"{feature!r} is not the id of a feature")
     scopes = () if scope is None else (checked_scope(scope),)
-    return Requirement(scopes, accepted_modes(mode), feature)
+    features = () if feature is None else (feature,)
+    return Requirement(scopes, features, accepted_modes(mode))
+
+
+class AccessOptions(TypedDict, total=False):
+    """The options of a middleware, which documents them."""
+
+    public: Iterable[str]
+    optional: bool
+    scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None
+    mode: str
+    on_demand: bool
+    client_address: ClientAddress | None
 
 
 class AccessRules:
-    """The access rules of an application. Its middleware documents the options."""
+    """The access rules of an application, by the `AccessOptions` of its middleware."""
 
     def __init__(
         self,
@@ -62,6 +52,7 @@ class AccessRules:
         scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None = None,
         mode: str = "live",
         on_demand: bool = False,
+        client_address: ClientAddress | None = None,
     ) -> None:
         """Raises `ValueError` for an invalid path, scope or mode."""
         self._public = frozenset(map(checked_path, public))
@@ -70,6 +61,8 @@ class AccessRules:
         self._scope_needed = scope_rule(scopes)
         self._accepted_modes = accepted_modes(mode)
         self._on_demand = on_demand
+        self.client_address: Final = client_address
+        """Returns the address of a request's client; None for what the server says."""
 
     def depends_on_caller(self, path: str) -> bool:
         """Whether requests for a path are authenticated, be it only those with a credential."""
@@ -90,7 +83,8 @@ class AccessRules:
         needed = self._scope_needed(method, path)
         if needed is None and self._optional and not has_credential:
             return None
-        return Requirement(() if needed is None else (checked_scope(needed),), self._accepted_modes)
+        scopes = () if needed is None else (checked_scope(needed),)
+        return Requirement(scopes, modes=self._accepted_modes)
 
 
 def entries_for(path: str, longest: int) -> Iterator[str]:
@@ -146,7 +140,7 @@ def checked_scope(scope: str) -> str:
     return scope
 
 
-def accepted_modes(name: str) -> frozenset[Mode]:
+def accepted_modes(name: str) -> tuple[Mode, ...]:
     """Return the modes that ``live``, ``test`` or ``any`` accepts. Raises `ValueError` for another
     name.
     """

@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import aiosmtplib
 import msgspec
 
+from tenantry.common.encoding import one_line
 from tenantry.common.http import is_loopback
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
@@ -263,10 +264,5 @@ def _rejected(
     is_permanent = what and error.code >= _PERMANENT and error.code != _AUTHENTICATION_REQUIRED
     return (PermanentMailError if is_permanent else TemporaryMailError)(
         f"the mail server refused the {what or 'connection'} ({error.code})",
-        _one_line(error.message),
+        one_line(error.message),
     )
-
-
-def _one_line(text: str) -> str:
-    printable = "".join(letter if letter.isprintable() else " " for letter in text)
-    return " ".join(printable.split())

@@ -6,8 +6,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from threading import Thread
 from typing import Any, Final, TypeAlias
@@ -17,6 +16,7 @@ import httpcore2
 import msgspec
 
 from tenantry import __version__
+from tenantry.common.http import parse_http_date
 from tenantry.common.tracing import Tracing
 from tenantry.domain.public_addresses import is_public
 from tenantry.domain.webhooks import WebhookEndpoint, signed_headers
@@ -279,9 +279,5 @@ def parse_retry_after(value: str, now: datetime) -> timedelta | None:
     """
     if _SECONDS.fullmatch(value):
         return timedelta(seconds=int(value))
-    try:
-        moment = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(aware - now, timedelta())
+    moment = parse_http_date(value)
+    return None if moment is None else max(moment - now, timedelta())

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import psycopg
 from prometheus_client import Metric
@@ -17,20 +18,20 @@ from tenantry.db.job_names import PERIODIC, TASKS
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.webhooks import WebhookEndpoint
 from tenantry.jobs import runs_store
-from tenantry.notifications import mail_delivery_store as mails
+from tenantry.notifications import mails_store as mails
 from tenantry.outbound.events_store import LONGEST_WRITER, OldestWriter, read_oldest_writer
 from tenantry.outbound.webhooks import read_states
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class DatabaseMetrics:
     """Reads metrics from the database, also of the webhooks' ``endpoints``."""
 
-    def __init__(self, database: Database, endpoints: Sequence[WebhookEndpoint] = ()) -> None:
-        self._database = database
-        self._endpoints = endpoints
-        self._error = ""
+    database: Database
+    endpoints: Sequence[WebhookEndpoint] = ()
+    _error: str = field(default="", init=False)
 
     async def read(self) -> list[Metric] | None:
         """Read the metrics: none while the database answers with an error, None while it is
@@ -38,13 +39,13 @@ class DatabaseMetrics:
         """
         metrics, error = list[Metric](), ""
         try:
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
                 metrics = [
                     *await _mails(connection),
                     *await _billing(connection),
                     *await _jobs(connection),
                     *await _job_runs(connection),
-                    *await _outbound_webhooks(connection, self._endpoints),
+                    *await _outbound_webhooks(connection, self.endpoints),
                     await _oldest_writer(connection),
                 ]
         except DatabaseUnavailableError:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -15,6 +16,7 @@ from procrastinate.worker import Worker
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts, exponential
 from tenantry.db import outbox_store
+from tenantry.db.background import BackgroundGroup
 from tenantry.db.database import OUTGROWN, new_pool, servers, take_role
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.db.job_names import DELIVER_MAIL
@@ -24,10 +26,9 @@ from tenantry.jobs.tasks import WORK, Work, register
 from tenantry.jobs.worker_logs import (
     UnavailableDatabaseFilter,
     as_information,
-    is_unavailable,
     keep_unless_unavailable,
 )
-from tenantry.notifications import mail_delivery_store as mails
+from tenantry.notifications import mails_store as mails
 
 _HEARTBEAT: Final = 10.0
 _STALLED_AFTER: Final = 30.0
@@ -89,7 +90,7 @@ class JobQueue:
     """The job queue of one process. `open` it before running a worker.
 
     ``failover`` is the process's failover detector, if it has one. ``outbox`` gives a new job to a
-    mail that lost its own.
+    mail that lost its own. With ``reminds_of_keys`` the job of key reminders is on the schedule.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class JobQueue:
         failover: FailoverDetector | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
         outbox: Outbox | None = None,
+        reminds_of_keys: bool = False,
     ) -> None:
         self._outbox = outbox or Outbox()
         failover = failover or servers(conninfo, timeouts)
@@ -111,7 +113,7 @@ class JobQueue:
         logging.getLogger("procrastinate.worker").addFilter(as_information)
         # some of it only when the process ends
         logging.getLogger("asyncio").addFilter(keep_unless_unavailable)
-        register(self._app, self.requeue_stalled)
+        register(self._app, self.requeue_stalled, reminds_of_keys=reminds_of_keys)
 
     async def open(self) -> None:
         """Start connecting, without waiting for the database."""
@@ -161,15 +163,12 @@ class JobQueue:
         }
         self._jobs.fetched = unavailable.end_interruption
         with unavailable.installed():
-            beside = [asyncio.create_task(self._requeue_lost(running, lost_after))]
-            if work.webhooks is not None:
-                beside.append(asyncio.create_task(work.webhooks.run()))
-            try:
+            async with BackgroundGroup() as beside:
+                requeue_lost = partial(self._requeue_lost, running)
+                beside.repeat("searches for lost jobs", requeue_lost, every=lost_after)
+                if (webhooks := work.webhooks) is not None:
+                    beside.repeat("webhooks", webhooks.queue_due, every=webhooks.interval)
                 await self._keep_running(options, unavailable)
-            finally:
-                for task in beside:
-                    task.cancel()
-                await asyncio.wait(beside)
 
     async def _keep_running(
         self,
@@ -212,19 +211,10 @@ class JobQueue:
         async with self._pool.connection() as connection:
             orphaned = await mails.orphaned(connection, DELIVER_MAIL, _MOST_ORPHANED)
             await self._outbox.defer_mail(connection, orphaned)
-        for notification_id in orphaned:
-            logger.warning("mail %s had lost its job; it has a new one", notification_id)
+        for mail_id in orphaned:
+            logger.warning("mail %s had lost its job; it has a new one", mail_id)
 
-    async def _requeue_lost(self, running: _RunningJobs, interval: float) -> None:
-        while True:
-            await asyncio.sleep(interval)
-            try:
-                await self._requeue_lost_once(running)
-            except Exception as error:  # noqa: BLE001  # at the next look again
-                if not is_unavailable(error):
-                    logger.warning("lost jobs cannot be looked for: %s", error)
-
-    async def _requeue_lost_once(self, running: _RunningJobs) -> None:
+    async def _requeue_lost(self, running: _RunningJobs) -> None:
         if running.worker_id is None:
             return
         async with self._pool.connection() as connection:

@@ -5,6 +5,7 @@ bodies, names).
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -12,6 +13,7 @@ from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
+from tenantry.domain.rejections import KEPT as REJECTIONS_KEPT
 from tenantry.domain.sessions import ABSOLUTE as SESSION_LENGTH
 from tenantry.domain.usage import UsageInterval
 from tenantry.jobs import retention_store as store
@@ -46,8 +48,11 @@ RULES: Final = (
     RetentionRule("usage counters", timedelta(days=400), store.DELETE_USAGE),
     RetentionRule("hours of usage", UsageInterval.HOUR.kept, store.DELETE_USAGE_HOURS),
     RetentionRule("days of usage", UsageInterval.DAY.kept, store.DELETE_USAGE_DAYS),
+    RetentionRule("rejections", REJECTIONS_KEPT, store.DELETE_REJECTIONS),
     RetentionRule("ended processes", timedelta(days=1), store.DELETE_USAGE_WRITERS),
     RetentionRule("user profiles", timedelta(days=365), store.DELETE_PROFILES),
+    RetentionRule("runs of tenants", timedelta(days=30), store.DELETE_LEDGER_RUNS),
+    RetentionRule("operator acts", timedelta(days=1096), store.DELETE_OPERATOR_ACTS),
     RetentionRule("sessions", SESSION_LENGTH, store.DELETE_SESSIONS),
     RetentionRule("mails", timedelta(days=30), store.DELETE_MAILS),
     RetentionRule("refusals", timedelta(days=30), store.DELETE_PROVIDER_REFUSALS),
@@ -60,6 +65,7 @@ RULES: Final = (
 )
 
 
+@dataclass(frozen=True)
 class RetentionService:
     """Removes expired data in many short transactions; each run is limited, and the next one
     continues.
@@ -67,30 +73,23 @@ class RetentionService:
     ``endpoints`` are the names of the webhooks that the plan catalog has.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        bodies_kept: timedelta,
-        clock: Clock,
-        endpoints: Sequence[str] = (),
-    ) -> None:
-        self._database = database
-        self._bodies_kept = bodies_kept
-        self._clock = clock
-        self._endpoints = endpoints
+    database: Database
+    bodies_kept: timedelta
+    clock: Clock
+    endpoints: Sequence[str] = ()
 
     async def run(self) -> Counter[str]:
         """Remove expired data, and count it by kind. Several processes may run it at the same time.
 
         Raises `DatabaseUnavailableError`.
         """
-        now = self._clock()
+        now = self.clock()
         removed = Counter[str]()
         for rule in RULES:
             removed[rule.kind] = await self._repeat(rule.statement, now - rule.kept, _MOST_ROUNDS)
         removed["deleted tenants"] = await self._purge_tenants(now)
         removed["raw bodies"] = await self._repeat(
-            store.DELETE_BODIES, now - self._bodies_kept, _MOST_ROUNDS_OF_BODIES
+            store.DELETE_BODIES, now - self.bodies_kept, _MOST_ROUNDS_OF_BODIES
         )
         removed += Counter()  # drop the zeros
         if removed:
@@ -102,21 +101,21 @@ class RetentionService:
     async def _repeat(self, statement: str, until: datetime, most_rounds: int) -> int:
         total = 0
         for _ in range(most_rounds):
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
-                done = await store.remove_until(connection, statement, until, self._endpoints)
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
+                done = await store.remove_until(connection, statement, until, self.endpoints)
             total += done
             if done < store.ROWS_PER_STATEMENT:
                 break
         return total
 
     async def _purge_tenants(self, now: datetime) -> int:
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
             tenants = await store.purgeable_tenants(connection, now)
         return sum([await self._purge(tenant_id, now) for tenant_id in tenants])
 
     async def _purge(self, tenant_id: str, now: datetime) -> bool:
         for _ in range(_MOST_ROUNDS):
-            async with self._database.change(ACROSS_TENANTS) as connection:
+            async with self.database.change(ACROSS_TENANTS) as connection:
                 if not await store.lock_deleted_tenant(connection, tenant_id, now):
                     return False
                 if await store.purge_rows(connection, tenant_id) == 0:

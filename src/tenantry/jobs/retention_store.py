@@ -5,23 +5,24 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tenantry.db.connection import Connection
+from tenantry.domain.owner_mails import KEY_REMINDER
 
 DELETED_TENANTS_KEPT: Final = timedelta(days=30)  # as in the database's functions
 ROWS_PER_STATEMENT: Final = 1000
-PARKED_TOO_LONG: Final = "its tenant did not become known within 30 days"
 
 
 # Skips rows that another transaction applies now; one that waits for a row finds it no longer
 # parked.
-IGNORE_PARKED: Final = f"""
+IGNORE_PARKED: Final = """
 UPDATE billing_events
    SET outcome = 'ignored',
-       document = jsonb_set(document::jsonb, '{{reason}}', to_jsonb('{PARKED_TOO_LONG}'::text))
+       document = jsonb_set(
+           document::jsonb, '{reason}', to_jsonb('its tenant did not become known within 30 days'::text))
  WHERE id IN (
          SELECT id FROM billing_events
           WHERE outcome = 'parked' AND coalesce(parked_at, received_at) <= %(until)s
           LIMIT %(most)s FOR UPDATE SKIP LOCKED)
-"""  # noqa: S608  # our own text
+"""
 # Processes remove their own counts; this removes those of killed processes. Counts are kept far
 # longer than they are needed, in case a process has a slow clock.
 DELETE_COUNTS: Final = """
@@ -41,14 +42,22 @@ DELETE FROM usage_counters
           LIMIT %(most)s FOR UPDATE SKIP LOCKED))
 """
 
-_DELETE_USAGE: Final = """
+_DELETE_OLD: Final = """
 DELETE FROM {table}
  WHERE ctid = ANY (ARRAY (
          SELECT ctid FROM {table}
           WHERE {time} <= %(until)s ORDER BY {time} LIMIT %(most)s FOR UPDATE SKIP LOCKED))
 """
-DELETE_USAGE_HOURS: Final = _DELETE_USAGE.format(table="usage_hours", time="hour")
-DELETE_USAGE_DAYS: Final = _DELETE_USAGE.format(table="usage_days", time="day")
+DELETE_USAGE_HOURS: Final = _DELETE_OLD.format(table="usage_hours", time="hour")
+DELETE_USAGE_DAYS: Final = _DELETE_OLD.format(table="usage_days", time="day")
+# Locks no rows first, which needs the privilege to change them: it waits for another process that
+# removes the same rows.
+DELETE_OPERATOR_ACTS: Final = """
+DELETE FROM operator_acts
+ WHERE ctid = ANY (ARRAY (SELECT ctid FROM operator_acts WHERE at <= %(until)s ORDER BY at LIMIT %(most)s))
+"""
+DELETE_LEDGER_RUNS: Final = _DELETE_OLD.format(table="ledger_runs", time="requested_at")
+DELETE_REJECTIONS: Final = _DELETE_OLD.format(table="rejections", time="at")
 
 
 def _delete(table: str, key: str, time: str, more: str) -> str:
@@ -83,8 +92,14 @@ DELETE_INVITATIONS: Final = _delete(
     "coalesce(closed_at, expires_at)",
     "ORDER BY coalesce(closed_at, expires_at)",
 )
+# Notifications stay: a recovered payment looks for the mail of its failure. Reminders of keys stay
+# for a quarter: the next one is due then.
 DELETE_MAILS: Final = _delete(
-    "owner_mails", "id", "created_at", "AND status IN ('sent', 'dropped', 'failed')"
+    "mails",
+    "id",
+    "created_at",
+    "AND recipient_id IS NULL AND status IN ('sent', 'failed', 'dropped') "
+    f"AND (type <> '{KEY_REMINDER}' OR created_at <= %(until)s - interval '70 days')",
 )
 # At most the newest 100 are kept: a message may name an object, so they have no other bound.
 DELETE_PROVIDER_REFUSALS: Final = """
@@ -154,8 +169,7 @@ DELETE FROM billing_bodies b
 # The tables that may have many rows of a tenant, biggest first; the other rows go with the tenant's
 # own.
 PURGE_ROWS: Final = (
-    "DELETE FROM owner_mails WHERE id IN (SELECT id FROM owner_mails WHERE tenant_id = %s LIMIT %s)",
-    "DELETE FROM notifications WHERE id IN (SELECT id FROM notifications WHERE tenant_id = %s LIMIT %s)",
+    "DELETE FROM mails WHERE id IN (SELECT id FROM mails WHERE tenant_id = %s LIMIT %s)",
     """
     WITH gone AS (DELETE FROM billing_events
                    WHERE id IN (SELECT id FROM billing_events WHERE tenant_id = %s LIMIT %s)
@@ -165,6 +179,7 @@ PURGE_ROWS: Final = (
     """,
     "DELETE FROM usage_hours WHERE ctid = ANY (ARRAY (SELECT ctid FROM usage_hours WHERE org_id = %s LIMIT %s))",
     "DELETE FROM usage_days WHERE ctid = ANY (ARRAY (SELECT ctid FROM usage_days WHERE org_id = %s LIMIT %s))",
+    "DELETE FROM rejections WHERE ctid = ANY (ARRAY (SELECT ctid FROM rejections WHERE org_id = %s LIMIT %s))",
     "DELETE FROM projects WHERE id IN (SELECT id FROM projects WHERE org_id = %s LIMIT %s)",
     "DELETE FROM api_keys WHERE id IN (SELECT id FROM api_keys WHERE org_id = %s LIMIT %s)",
     "SELECT purge_audit_events(%s, %s)",

@@ -4,8 +4,10 @@ are counted for the metrics.
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, cast
 from uuid import UUID
@@ -17,6 +19,7 @@ from procrastinate.jobs import Job
 
 from tenantry.billing.reconcile import Reconciler
 from tenantry.billing.seats import SeatService
+from tenantry.billing.tenant_runs import LONGEST_RUN, TenantRunner
 from tenantry.common.clock import exponential
 from tenantry.common.tracing import Tracing
 from tenantry.db import job_names
@@ -30,12 +33,18 @@ from tenantry.db.job_names import (
     MAIL,
     MAINTENANCE,
     PROVIDER,
+    RUN_OF_TENANT,
     WEBHOOKS,
 )
 from tenantry.domain.errors import DatabaseUnavailableError, ProviderRefusedError
 from tenantry.jobs import runs_store
 from tenantry.jobs.retention import JOBS_KEPT_HOURS, RetentionService
-from tenantry.notifications.mail_delivery import MailDeferredError, MailService, retry_delay
+from tenantry.notifications.mail_delivery import (
+    FIRST_DELAY,
+    LONGEST_DELAY,
+    MailDeferredError,
+    MailService,
+)
 from tenantry.outbound.webhooks import OutboundWebhooks
 
 logger = logging.getLogger(__name__)
@@ -47,11 +56,21 @@ LONGEST_RECONCILE: Final = 3600.0
 requests a second.
 """
 
+LONGEST_RUN_OF_TENANT: Final = LONGEST_RUN + 60.0
+"""Seconds; `TenantRunner` ends a run before, and records why."""
+
 WORK: Final = "work"
 """The key of `Work` in the context of a job."""
-_MOST_FETCHES: Final = 30
 _MOST_COMPARED: Final = 1000
 """How many new tenants one run asks about; a run that compares all has no limit."""
+
+Check = Callable[[], Awaitable[int]]
+"""A check on a schedule; returns how much it found."""
+
+
+async def no_check() -> int:
+    """Find nothing."""
+    return 0
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -60,21 +79,26 @@ class Work(msgspec.Struct, frozen=True):
     With ``reconciler`` tenants are compared with the provider every ``reconcile_hours``; 0 means
     never. Runs are counted in ``counted_in``; with ``tracing`` each is a span. Without
     ``mail_access_ends`` owners get no notice of access that ended by time; ``record_access_ends``
-    puts it into the ledger. With ``seats`` those of plans follow the members, and with ``webhooks``
-    events are sent to the endpoints of the plan catalog.
+    puts it into the ledger, and ``mail_key_reminders`` is for a queue that schedules it.
+    ``place_reversals`` finds the tenants of parked refunds and disputes. With ``seats`` those of
+    plans follow the members, and with ``webhooks`` events are sent to the endpoints of the plan
+    catalog. ``tenant_runs`` does what operators start on pages.
     """
 
     mail: MailService | None
     retention: RetentionService
-    count_stale_tenants: Callable[[], Awaitable[int]] | None = None
+    count_stale_tenants: Check = no_check
     reconciler: Reconciler | None = None
     reconcile_hours: int = 0
     counted_in: Database | None = None
     tracing: Tracing | None = None
-    mail_access_ends: Callable[[], Awaitable[int]] | None = None
-    record_access_ends: Callable[[], Awaitable[int]] | None = None
+    mail_access_ends: Check = no_check
+    record_access_ends: Check = no_check
+    mail_key_reminders: Check = no_check
     seats: SeatService | None = None
     webhooks: OutboundWebhooks | None = None
+    tenant_runs: TenantRunner | None = None
+    place_reversals: Check = no_check
 
     @property
     def queues(self) -> list[str]:
@@ -92,6 +116,29 @@ class Work(msgspec.Struct, frozen=True):
     def endpoints(self) -> int:
         """For how many endpoints of webhooks a job can run at a time."""
         return len(self.webhooks.endpoints) if self.webhooks else 0
+
+    async def deliver_mail(self, job: Job, mail_id: str) -> None:
+        if self.mail is None:
+            raise RuntimeError("a worker without a mail service serves the mail queue")
+        await self.mail.deliver(UUID(mail_id), job.attempts + 1)
+
+    async def fetch_snapshot(self, _job: Job, tenant_id: str) -> None:
+        if self.reconciler is None:
+            raise RuntimeError("a worker without the provider's API serves the provider's queue")
+        await self.reconciler.fetch_snapshot(tenant_id)
+
+    async def follow_seats(self, job: Job, tenant_id: str) -> None:
+        if self.seats is not None:
+            await self.seats.follow(tenant_id, job.id or 0)
+
+    async def deliver_webhooks(self, _job: Job, endpoint: str) -> None:
+        if self.webhooks is not None:
+            await self.webhooks.deliver(endpoint)
+
+    async def run_of_tenant(self, _job: Job, tenant_id: str) -> None:
+        if self.tenant_runs is None:
+            raise RuntimeError("a worker without replays serves the queue of maintenance")
+        await self.tenant_runs.run(tenant_id)
 
     async def find_seat_drift(self) -> None:
         if self.seats is not None:
@@ -137,86 +184,64 @@ async def _run(
             yield work
 
 
-class MailRetry(BaseRetryStrategy):
-    """Retries a mail until it is sent or given up, which `MailService` decides; never drops a
-    job.
+@dataclass(frozen=True)
+class Retry(BaseRetryStrategy):
+    """Retries a failed job after ``first`` seconds, then twice as long each time up to ``ceiling``;
+    after ``most`` attempts, or a refusal of the provider, not at all.
+
+    A mail that `MailService` defers has its own delay. If the worker stops, another continues at
+    once.
     """
 
-    def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision:
-        if isinstance(exception, MailDeferredError):
-            delay = exception.delay
-        elif isinstance(exception, asyncio.CancelledError):
-            # the worker stops: another may continue at once
-            delay = 0.0
-        else:
-            delay = retry_delay(job.attempts + 1)
-        return RetryDecision(retry_in={"milliseconds": round(delay * 1000)})
-
-
-class ProviderRetry(BaseRetryStrategy):
-    """Retries a request to the provider for about a day, but not after a refusal; then reconcile
-    repairs the tenant.
-    """
+    first: float
+    ceiling: float
+    most: float = math.inf
 
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision | None:
         if isinstance(exception, asyncio.CancelledError):
-            return RetryDecision(retry_in={"seconds": 0})
-        if isinstance(exception, ProviderRefusedError) or job.attempts >= _MOST_FETCHES:
+            delay = 0.0
+        elif isinstance(exception, MailDeferredError):
+            delay = exception.delay
+        elif isinstance(exception, ProviderRefusedError) or job.attempts >= self.most:
             return None
-        delay = exponential(job.attempts + 1, first=2, factor=2, ceiling=3600)
-        return RetryDecision(retry_in={"seconds": round(delay)})
+        else:
+            attempt = job.attempts + 1
+            delay = exponential(attempt, first=self.first, factor=2, ceiling=self.ceiling)
+        return RetryDecision(retry_in={"milliseconds": round(delay * 1000)})
 
 
-class WebhookRetry(BaseRetryStrategy):
-    """Looks again for what is to be sent to an endpoint. Failed attempts are none of the job:
-    `OutboundWebhooks` has their schedule.
+MAIL_RETRY: Final = Retry(FIRST_DELAY, LONGEST_DELAY)
+"""Never drops a job: `MailService` gives mails up."""
+PROVIDER_RETRY: Final = Retry(2, 3600, most=30)
+"""For about a day; then reconcile repairs the tenant."""
+WEBHOOK_RETRY: Final = Retry(1, 60)
+"""Looks again for what is to be sent to an endpoint: `OutboundWebhooks` has the schedule of failed
+attempts.
+"""
+
+RUN_RETRY: Final = Retry(1, 60)
+"""After the database was unavailable; `TenantRunner` limits how often a run starts."""
+
+
+def register(
+    app: App, requeue_stalled: Callable[[], Awaitable[None]], *, reminds_of_keys: bool = False
+) -> None:
+    """Define the tasks of a queue: those that are deferred, and those on a schedule. That of key
+    reminders is scheduled only with ``reminds_of_keys``.
     """
 
-    def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision:
-        if isinstance(exception, asyncio.CancelledError):
-            return RetryDecision(retry_in={"seconds": 0})
-        delay = exponential(job.attempts + 1, first=1, factor=2, ceiling=60)
-        return RetryDecision(retry_in={"seconds": round(delay)})
-
-
-def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
-    """Define the tasks of a queue: those that are deferred, and those on a schedule."""
-
-    @app.task(name=DELIVER_MAIL, queue=MAIL, retry=MailRetry(), pass_context=True)
-    async def deliver_mail(
-        context: JobContext, notification_id: str, traceparent: str | None = None
-    ) -> None:
-        async with _run(context, DELIVER_MAIL, traceparent) as work:
-            if work.mail is None:
-                raise RuntimeError("a worker without a mail service serves the mail queue")
-            await work.mail.deliver(UUID(notification_id))
-
-    @app.task(name=FETCH_SNAPSHOT, queue=PROVIDER, retry=ProviderRetry(), pass_context=True)
-    async def fetch_snapshot(
-        context: JobContext, tenant_id: str, traceparent: str | None = None
-    ) -> None:
-        async with _run(context, FETCH_SNAPSHOT, traceparent) as work:
-            if work.reconciler is None:
-                raise RuntimeError(
-                    "a worker without the provider's API serves the provider's queue"
-                )
-            await work.reconciler.fetch_snapshot(tenant_id)
-
-    @app.task(name=FOLLOW_SEATS, queue=PROVIDER, retry=ProviderRetry(), pass_context=True)
-    async def follow_seats(
-        context: JobContext, tenant_id: str, traceparent: str | None = None
-    ) -> None:
-        async with _run(context, FOLLOW_SEATS, traceparent) as work:
-            if work.seats is not None:
-                await work.seats.follow(tenant_id, context.job.id or 0)
-
-    @app.task(name=DELIVER_WEBHOOKS, queue=WEBHOOKS, retry=WebhookRetry(), pass_context=True)
-    async def deliver_webhooks(
-        context: JobContext, endpoint: str, traceparent: str | None = None
-    ) -> None:
-        async with _run(context, DELIVER_WEBHOOKS, traceparent) as work:
-            if work.webhooks is not None:
-                await work.webhooks.deliver(endpoint)
+    _on_demand(app, DELIVER_MAIL, MAIL, MAIL_RETRY, Work.deliver_mail)
+    _on_demand(app, FETCH_SNAPSHOT, PROVIDER, PROVIDER_RETRY, Work.fetch_snapshot)
+    _on_demand(app, FOLLOW_SEATS, PROVIDER, PROVIDER_RETRY, Work.follow_seats)
+    _on_demand(app, DELIVER_WEBHOOKS, WEBHOOKS, WEBHOOK_RETRY, Work.deliver_webhooks)
+    _on_demand(
+        app,
+        RUN_OF_TENANT,
+        MAINTENANCE,
+        RUN_RETRY,
+        Work.run_of_tenant,
+        longest=LONGEST_RUN_OF_TENANT,
+    )
 
     async def remove_old_data(work: Work) -> None:
         await app.job_manager.delete_old_jobs(
@@ -235,30 +260,59 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
         longest=LONGEST_RECONCILE,
         is_alone=True,
     )
-    _schedule(app, job_names.COUNT_STALE, "41 * * * *", _if_given("count_stale_tenants"))
+    _schedule(app, job_names.COUNT_STALE, "41 * * * *", lambda work: work.count_stale_tenants())
     _schedule(app, job_names.FIND_SEAT_DRIFT, "21 * * * *", Work.find_seat_drift)
-    _schedule(app, job_names.ACCESS_ENDS, "3-59/5 * * * *", _if_given("mail_access_ends"))
-    recording = _if_given("record_access_ends")
-    _schedule(app, job_names.RECORD_ACCESS_ENDS, "1-59/5 * * * *", recording, is_alone=True)
+    _schedule(app, job_names.ACCESS_ENDS, "3-59/5 * * * *", lambda work: work.mail_access_ends())
+    _schedule(
+        app,
+        job_names.RECORD_ACCESS_ENDS,
+        "1-59/5 * * * *",
+        lambda work: work.record_access_ends(),
+        is_alone=True,
+    )
+    _schedule(
+        app,
+        job_names.PLACE_REVERSALS,
+        "5-59/10 * * * *",
+        lambda work: work.place_reversals(),
+        is_alone=True,
+    )
+    if reminds_of_keys:
+        _schedule(
+            app,
+            job_names.KEY_REMINDERS,
+            "33 * * * *",
+            lambda work: work.mail_key_reminders(),
+            is_alone=True,
+        )
     _schedule(app, job_names.REQUEUE, "* * * * *", lambda _: requeue_stalled())
     _schedule(app, job_names.RETENTION, "7-59/10 * * * *", remove_old_data)
 
 
-def _if_given(check: str) -> Callable[[Work], Awaitable[None]]:
-    """Return what runs an optional check of `Work`, and does nothing without it."""
+def _on_demand(
+    app: App,
+    name: str,
+    queue: str,
+    retry: Retry,
+    act: Callable[..., Awaitable[None]],
+    *,
+    longest: float = LONGEST_JOB,
+) -> None:
+    """Define a task that the outbox defers. ``act`` gets the services, the job, and what the outbox
+    names.
+    """
 
-    async def act(work: Work) -> None:
-        if run := getattr(work, check):
-            await run()
-
-    return act
+    @app.task(name=name, queue=queue, retry=retry, pass_context=True)
+    async def task(context: JobContext, /, traceparent: str | None = None, **named: str) -> None:
+        async with _run(context, name, traceparent, longest) as work:
+            await act(work, context.job, **named)
 
 
 def _schedule(
     app: App,
     name: str,
     cron: str,
-    act: Callable[[Work], Awaitable[None]],
+    act: Callable[[Work], Awaitable[object]],
     *,
     longest: float = LONGEST_JOB,
     is_alone: bool = False,

@@ -10,7 +10,8 @@ from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.notices import ACCESS_END_MAILED
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.notifications import mail_delivery_store as store
+from tenantry.notifications import mails_store as store
+from tenantry.notifications.mail_outbox import MailOutbox
 
 _SETTLED: Final = timedelta(minutes=10)
 """How long after the end: an event that extends the access may be on its way, such as that of a
@@ -34,17 +35,11 @@ async def mail_access_ends(
     total = 0
     for _ in range(_MOST_ROUNDS):
         async with database.transaction(ACROSS_TENANTS) as connection:
-            mails = await store.insert_access_ends(
-                connection,
-                now - ACCESS_END_MAILED,
-                now - _SETTLED,
-                now,
-                _MOST_AT_ONCE,
-                policy,
+            notices = await store.find_access_ends(
+                connection, now - ACCESS_END_MAILED, now - _SETTLED, _MOST_AT_ONCE, policy
             )
-            await outbox.defer_mail(connection, mails)
-        total += len(mails)
-        if len(mails) < _MOST_AT_ONCE:
+            total += await MailOutbox(connection, outbox, now).add(notices)
+        if len(notices) < _MOST_AT_ONCE:
             break
     if total:
         logger.info("access of %d tenants has ended by time; their owners get a mail", total)

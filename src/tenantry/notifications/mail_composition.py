@@ -1,7 +1,6 @@
 """Compose the mails to owners and invited users: subject, texts and address."""
 
 import hashlib
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.errors import MessageError
 from email.headerregistry import Address
@@ -15,26 +14,11 @@ from tenantry.domain import owner_mails as rules
 from tenantry.domain.branding import DEFAULT_BRANDING, Branding
 from tenantry.domain.mail_addresses import ascii_domain
 from tenantry.domain.names import display_text
-from tenantry.domain.prices import format_amount
+from tenantry.domain.plan_words import format_amount
 from tenantry.integrations.smtp import PermanentMailError, parse_sender
 
 _INVALID_ADDRESS: Final = "the owner's mail address cannot be used"
 _FORBIDDEN: Final = frozenset(' "<>()[],;:@\\')
-# Subject and template by content. No subject contains text that a tenant chose.
-_SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
-    rules.PaymentFailure: ("Payment failed", "payment_failed"),
-    rules.TrialEndingData: ("Your trial ends soon", "trial_ending"),
-    rules.PaymentRecoveredData: ("Payment received", "payment_recovered"),
-    rules.SubscriptionEndedData: ("Your subscription has ended", "subscription_ended"),
-    rules.AccessEndedData: ("Your access to your plan has ended", "access_ended"),
-    rules.QuotaUsedData: ("Quota of your plan", "quota_used"),
-    rules.Confirmation: ("Confirm your e-mail address", "confirm_address"),
-    rules.InvitationMail: ("You are invited to an organization", "invitation"),
-    rules.InvitationConfirmation: ("Confirm your e-mail address", "confirm_invitation"),
-    rules.KeyLeakedData: ("A leaked API key was revoked", "key_leaked"),
-    rules.AddressChangedData: ("The owner's e-mail address was changed", "address_changed"),
-    rules.DigestData: ("Security notices of the last hour", "security_digest"),
-}
 
 
 def compose(
@@ -49,28 +33,29 @@ def compose(
     With ``base_url`` billing notices link the dashboard's billing page. The operator's ``product``,
     if it has a name, is in the subject and in the last line.
     """
-    subject, template = _SUBJECTS[type(mail.about)]
+    kind = rules.MAIL_KINDS[mail.type]
     page = base_url and base_url + rules.BILLING_PATH.format(mail.tenant_id)
     values = {
         "about": mail.about,
         "tenant": mail.tenant_name,
         "billing_page": page,
+        "settings": base_url and base_url + rules.SETTINGS_PATH.format(mail.tenant_id),
         "product": product,
     }
     message = EmailMessage()
     message["From"] = sender
     message["To"] = _recipient(mail.recipient)
-    message["Subject"] = f"[{product.name}] {subject}" if product.is_own else subject
+    message["Subject"] = f"[{product.name}] {kind.subject}" if product.is_own else kind.subject
     message["Date"] = mail.created_at
-    name = str(mail.notification_id)
+    name = str(mail.id)
     # distinguishes it from earlier ones: only the newest link is valid
     if isinstance(mail.about, rules.Confirmation):
         name += f".{hashlib.sha256(mail.about.link.encode()).hexdigest()[:16]}"
     message["Message-ID"] = f"<{name}@{parse_sender(sender).domain}>"
     message["Auto-Submitted"] = "auto-generated"
-    message.set_content(_templates().get_template(f"{template}.txt.j2").render(values))
+    message.set_content(_templates().get_template(f"{kind.template}.txt.j2").render(values))
     message.add_alternative(
-        _templates().get_template(f"{template}.html.j2").render(values), subtype="html"
+        _templates().get_template(f"{kind.template}.html.j2").render(values), subtype="html"
     )
     return message
 

@@ -175,8 +175,11 @@ class OldestWriter(NamedTuple):
     """
 
 
-def insert(events: Sequence[NewEvent], now: datetime) -> list[BoundStatement]:
-    """Add events."""
+def publication(events: Sequence[NewEvent], now: datetime) -> list[BoundStatement]:
+    """Return what publishes changes once the transaction that runs it is committed.
+
+    The transaction holds the lock of each changed object, or has made it.
+    """
     rows = [(each.type, each.org_id, each.at, msgspec.json.encode(each.data)) for each in events]
     return _INSERT.for_rows(rows, now)
 

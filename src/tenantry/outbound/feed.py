@@ -4,21 +4,18 @@ import asyncio
 import base64
 from contextlib import suppress
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
-from tenantry.common.encoding import doc
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.db.pagination import INVALID_CURSOR
 from tenantry.domain.errors import CursorExpiredError, InvalidCursorError
-from tenantry.domain.outbound_events import OutboundEvent, version_of
+from tenantry.domain.outbound_events import NOW, FeedPage, version_of
 from tenantry.outbound import events_store as store
 from tenantry.outbound.events_store import BEGINNING, EventFilter, Portion, Position
 
-NOW: Final = "now"
-"""In the place of a cursor: begin with the events of the changes that follow."""
 EVENTS_KEPT: Final = timedelta(days=30)
 LONGEST_WAIT: Final = timedelta(seconds=20)
 _PAUSE_SECONDS: Final = 0.25
@@ -34,13 +31,6 @@ _EXPIRED: Final = (
 )
 _MAX_EPOCH: Final = 2**31
 _MAX_NUMBER: Final = 2**62
-
-
-class FeedPage(msgspec.Struct, frozen=True, rename="camel"):
-    """A part of the feed. ``next_cursor`` is never null: the feed has no end."""
-
-    data: Annotated[list[OutboundEvent], doc("The events in their order, at most `limit`.")]
-    next_cursor: Annotated[str, doc("For the events that follow, also if there are none yet.")]
 
 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

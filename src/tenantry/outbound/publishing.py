@@ -5,23 +5,14 @@ from datetime import datetime
 
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
-from tenantry.db.statements import BoundStatement
 from tenantry.domain.outbound_events import NewEvent
 from tenantry.outbound import events_store as store
 
 
-def publication(events: Sequence[NewEvent], now: datetime) -> list[BoundStatement]:
-    """Return what publishes changes once the transaction that runs it is committed.
-
-    The transaction holds the lock of each changed object, or has made it.
-    """
-    return store.insert(events, now)
-
-
 async def publish(connection: Connection, events: Sequence[NewEvent], now: datetime) -> None:
-    """Run the `publication` of changes, in one round trip."""
+    """Publish changes, in one round trip."""
     if events:
-        await connection.run_batch(*publication(events, now))
+        await connection.run_batch(*store.publication(events, now))
 
 
 async def begin_epoch(database: Database) -> None:

@@ -14,15 +14,19 @@ from functools import partial
 from typing import Final
 from uuid import uuid4
 
-import msgspec
-
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain import webhook_deliveries as rules
-from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError
+from tenantry.domain.errors import NotFoundError
 from tenantry.domain.outbound_events import event_id, version_of
+from tenantry.domain.webhook_endpoints import (
+    EndpointState,
+    ListedEndpoint,
+    QueuedEvents,
+    WebhookTest,
+)
 from tenantry.domain.webhooks import WebhookEndpoint
 from tenantry.integrations.webhook_client import DeliveryResult, WebhookClient
 from tenantry.outbound import events_store
@@ -46,31 +50,9 @@ _JOB_SECONDS: Final = 10.0
 logger = logging.getLogger(__name__)
 
 
-class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint of the catalog, and what it has received.
-
-    ``waiting`` counts the deliveries to come, ``held`` those that wait for the operator: after all
-    their attempts failed, or all while the endpoint is disabled. Of events without a delivery,
-    `MAX_COUNTED` are looked at. ``accepted`` and ``failed`` count attempts; ``failing_since`` is
-    the first failed one since the last success.
-    """
-
-    name: str
-    waiting: int = 0
-    held: int = 0
-    accepted: int = 0
-    failed: int = 0
-    last_success_at: datetime | None = None
-    failing_since: datetime | None = None
-    paused_until: datetime | None = None
-    disabled_at: datetime | None = None
-    disabled_reason: str | None = None
-
-
 @dataclass(eq=False)
 class OutboundWebhooks:
-    """The webhooks of one process. `run` finds the deliveries that are due, and jobs call
-    `deliver`.
+    """The webhooks of one process. A loop calls `queue_due`, and jobs call `deliver`.
 
     It does nothing, and opens no connection, without ``endpoints``.
     """
@@ -86,26 +68,8 @@ class OutboundWebhooks:
     def __post_init__(self) -> None:
         self._by_name = {endpoint.name: endpoint for endpoint in self.endpoints}
         self._recording = asyncio.Lock()
-        self._is_interrupted = False
 
     # Following the feed
-
-    async def run(self) -> None:
-        """Queue deliveries and their jobs every ``interval`` seconds, until canceled."""
-        while True:
-            try:
-                await self.queue_due()
-            except Exception as error:  # noqa: BLE001  # at the next look again
-                self._log_interruption(error)
-            else:
-                self._is_interrupted = False
-            await asyncio.sleep(self.interval)
-
-    def _log_interruption(self, error: Exception) -> None:
-        if not self._is_interrupted:
-            level = logging.INFO if isinstance(error, DatabaseUnavailableError) else logging.ERROR
-            logger.log(level, "webhooks are interrupted: %s", error.__cause__ or error)
-        self._is_interrupted = True
 
     async def queue_due(self) -> None:
         """Queue the deliveries of new events, and a job for each endpoint with deliveries that are
@@ -243,91 +207,105 @@ class OutboundWebhooks:
 
     # Operating
 
-    async def states(self) -> list[EndpointState]:
-        """Return the state of each endpoint of the catalog, in its order."""
+    async def states(self, most: int | None = None) -> list[EndpointState]:
+        """Return the states of the catalog's endpoints as `read_states`."""
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            return await read_states(connection, self.endpoints)
+            return await read_states(connection, self.endpoints, most)
 
-    async def enable(self, name: str) -> int:
-        """Enable an endpoint, and send it all that is held, from the first attempt on; return the
-        number of these deliveries.
+    async def list_endpoints(self, most: int | None = None) -> list[ListedEndpoint]:
+        """Return the endpoints of the catalog with their states as `read_states`."""
+        pairs = zip(self.endpoints, await self.states(most), strict=True)
+        return [ListedEndpoint.of(*pair) for pair in pairs]
 
-        Events that it has not read follow. Raises `NotFoundError`.
+    async def test(self, name: str) -> WebhookTest:
+        """Send an endpoint a message as `send_test_message`. Raises `NotFoundError`."""
+        return await send_test_message(self.client, self.endpoint(name), self.clock())
+
+    async def enable(self, connection: Connection, name: str) -> QueuedEvents:
+        """Enable an endpoint, and send it all that is held, from the first attempt on, and the
+        events that it has not read; return the number of all of them. Raises `NotFoundError`.
         """
-        endpoint = self._endpoint(name)
-        released = await self._release(name)
-        async with self.database.transaction(ACROSS_TENANTS) as connection:
-            state = await _state(connection, endpoint)
-            position = await store.position_of(connection, name)
-            has_lost = position and await events_store.is_purged_after(connection, position)
-            await store.enable(connection, name)
+        endpoint = self.endpoint(name)
+        await self._release(connection, name)
+        state = await _state(connection, endpoint)
+        position = await store.position_of(connection, name)
+        has_lost = position and await events_store.is_purged_after(connection, position)
+        await store.enable(connection, name)
         if has_lost and state.disabled_at:
-            logger.warning("webhook %s: events were removed with age while it was disabled", name)
-        return released
+            lost = "webhook %s: events were removed with age while it was disabled"
+            connection.after_commit(partial(logger.warning, lost, name))
+        return QueuedEvents(name, (await _state(connection, endpoint)).waiting)
 
     async def resend(
-        self, name: str, *, event: str | None = None, since: datetime | None = None
-    ) -> int:
+        self,
+        connection: Connection,
+        name: str,
+        *,
+        event: str | None = None,
+        since: datetime | None = None,
+    ) -> QueuedEvents:
         """Send again: this event, or all that were recorded ``since`` a moment, delivered or not;
-        with neither, all that are not delivered. Return the number of deliveries.
+        with neither, all that are not delivered.
 
         They wait while the endpoint is disabled. Raises `NotFoundError` for an endpoint or an event
         that is unknown.
         """
-        endpoint = self._endpoint(name)
+        endpoint = self.endpoint(name)
         if event is not None:
-            return await self._resend_one(name, event)
-        if since is not None:
-            return await self._resend_since(endpoint, since)
-        return await self._release(name)
+            number = await self._resend_one(connection, name, event)
+        elif since is not None:
+            number = await self._resend_since(connection, endpoint, since)
+        else:
+            number = await self._release(connection, name)
+        return QueuedEvents(name, number)
 
-    def _endpoint(self, name: str) -> WebhookEndpoint:
+    def endpoint(self, name: str) -> WebhookEndpoint:
+        """Return an endpoint of the catalog. Raises `NotFoundError`."""
         if name not in self._by_name:
             raise NotFoundError(f"webhook in the plan catalog: {name!r}")
         return self._by_name[name]
 
-    async def _release(self, name: str) -> int:
+    async def _release(self, connection: Connection, name: str) -> int:
         now = self.clock()
         released = 0
         last: int | None = 0
         while last is not None:
-            async with self.database.transaction(ACROSS_TENANTS) as connection:
-                number, last = await store.release(connection, name, last, now)
+            number, last = await store.release(connection, name, last, now)
             released += number
         return released
 
-    async def _resend_one(self, name: str, event: str) -> int:
+    async def _resend_one(self, connection: Connection, name: str, event: str) -> int:
         version = version_of(event)
-        async with self.database.transaction(ACROSS_TENANTS) as connection:
-            is_known = version is not None and await store.release_one(
-                connection, name, version, self.clock()
-            )
+        is_known = version is not None and await store.release_one(
+            connection, name, version, self.clock()
+        )
         if not is_known:
             raise NotFoundError(f"event for the webhook {name!r}: {event!r}")
         return 1
 
-    async def _resend_since(self, endpoint: WebhookEndpoint, since: datetime) -> int:
+    async def _resend_since(
+        self, connection: Connection, endpoint: WebhookEndpoint, since: datetime
+    ) -> int:
         """Queue the events up to the endpoint's position: it will receive the later ones."""
         types = endpoint.types.types()
         now = self.clock()
         after = BEGINNING
         added = 0
+        until = await store.position_of(connection, endpoint.name)
+        if until is None:
+            return 0
         while True:
-            async with self.database.transaction(ACROSS_TENANTS) as connection:
-                until = await store.position_of(connection, endpoint.name)
-                if until is None:
-                    return added
-                last = await events_store.portion_end(connection, after, until, _PORTION)
-                end = last or until
-                added += await store.queue(
-                    connection,
-                    endpoint.name,
-                    types,
-                    after,
-                    end,
-                    now,
-                    since,
-                )
+            last = await events_store.portion_end(connection, after, until, _PORTION)
+            end = last or until
+            added += await store.queue(
+                connection,
+                endpoint.name,
+                types,
+                after,
+                end,
+                now,
+                since,
+            )
             if last is None:
                 return added
             after = last
@@ -362,20 +340,23 @@ class _Batch:
 
 async def send_test_message(
     client: WebhookClient, endpoint: WebhookEndpoint, now: datetime
-) -> DeliveryResult:
+) -> WebhookTest:
     """Send a signed message of the type `webhook.test` once. It is no delivery, and leaves no
     trace.
     """
     message_id = f"evt_test_{uuid4().hex}"
     body = rules.trial_message(message_id, endpoint.name, now)
-    return await client.send(endpoint, message_id, body, now)
+    result = await client.send(endpoint, message_id, body, now)
+    return WebhookTest(endpoint.name, result.is_success, result.status, result.error)
 
 
 async def read_states(
-    connection: Connection, endpoints: Sequence[WebhookEndpoint]
+    connection: Connection, endpoints: Sequence[WebhookEndpoint], most: int | None = None
 ) -> list[EndpointState]:
-    """Return the state of each endpoint, in their order."""
-    return [await _state(connection, endpoint) for endpoint in endpoints]
+    """Return the state of each endpoint, in their order. ``most`` limits how many deliveries that
+    wait, and how many that are held, are counted for each; None: all.
+    """
+    return [await _state(connection, endpoint, most) for endpoint in endpoints]
 
 
 async def _horizon(connection: Connection) -> Position:
@@ -383,8 +364,10 @@ async def _horizon(connection: Connection) -> Position:
     return await events_store.horizon(connection, newest)
 
 
-async def _state(connection: Connection, endpoint: WebhookEndpoint) -> EndpointState:
-    row = await store.read_endpoint(connection, endpoint.name, endpoint.types.types())
+async def _state(
+    connection: Connection, endpoint: WebhookEndpoint, most: int | None = None
+) -> EndpointState:
+    row = await store.read_endpoint(connection, endpoint.name, endpoint.types.types(), most)
     if row is None:
         return EndpointState(name=endpoint.name)
     to_come = row.queued + row.unread

@@ -117,7 +117,8 @@ UPDATE webhook_endpoints
    SET disabled_at = NULL, disabled_reason = NULL, failing_since = NULL, paused_until = NULL
  WHERE name = %s
 """
-# In portions, by version: a receiver that was down for days may have many.
+# In portions, by version: a receiver that was down for days may have more than a statement has time
+# for.
 _RELEASE: Final = """
 WITH chosen AS (
        SELECT version
@@ -142,8 +143,14 @@ _REMOVE: Final = "DELETE FROM webhook_deliveries WHERE endpoint = %s AND version
 _POSITION: Final = "SELECT epoch, xid::text::bigint, version FROM webhook_endpoints WHERE name = %s"
 _STATE: Final = """
 SELECT e.accepted, e.failed, e.last_success_at, e.failing_since, e.paused_until, e.disabled_at, e.disabled_reason,
-       (SELECT count(*) FROM webhook_deliveries d WHERE d.endpoint = e.name AND d.status = 'queued'),
-       (SELECT count(*) FROM webhook_deliveries d WHERE d.endpoint = e.name AND d.status = 'held'),
+       (SELECT count(*)
+          FROM (SELECT FROM webhook_deliveries d
+                 WHERE d.endpoint = e.name AND d.status = 'queued'
+                 LIMIT %(deliveries)s) queued),
+       (SELECT count(*)
+          FROM (SELECT FROM webhook_deliveries d
+                 WHERE d.endpoint = e.name AND d.status = 'held'
+                 LIMIT %(deliveries)s) held),
        (SELECT count(*)
           FROM (SELECT o.type FROM outbound_events o
                  WHERE (o.epoch, o.xid, o.version) > (e.epoch, e.xid, e.version)
@@ -362,9 +369,11 @@ async def position_of(connection: Connection, name: str) -> Position | None:
 
 
 async def read_endpoint(
-    connection: Connection, name: str, types: Sequence[str]
+    connection: Connection, name: str, types: Sequence[str], most: int | None = None
 ) -> EndpointRow | None:
-    """Return an endpoint that receives these types; None if no worker has seen it yet."""
-    values = {"name": name, "types": list(types), "most": MAX_COUNTED}
+    """Return an endpoint that receives these types; None if no worker has seen it yet. ``most``
+    limits how many deliveries of a status are counted.
+    """
+    values = {"name": name, "types": list(types), "most": MAX_COUNTED, "deliveries": most}
     row = await connection.fetch_row(_STATE, values)
     return EndpointRow(*row) if row else None

@@ -34,6 +34,10 @@ _TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
 REQUEST_ID: Final = "tenantry.request_id"
 # present if the request is HEAD, which the application sees as GET
 IS_HEAD: Final = "tenantry.is_head"
+# present if the client may not know that the address has a page
+NO_PAGE: Final = "tenantry.no_page"
+# the other end of the connection; the client is another one where a trusted proxy says so
+PEER: Final = "tenantry.peer"
 # whether the body was complete when the application received the head
 BODY_COMPLETE: Final = "tenantry.body_complete"
 CALLER: Final = "tenantry.caller"  # the authenticated `RequestPrincipal`; set before authorization
@@ -42,10 +46,13 @@ CLAIMS: Final = "tenantry.claims"  # the token claims of a user, who may have no
 RATE_LIMITS: Final = "tenantry.rate_limits"
 # the `UsageSubject` in whose usage the request counts; None or absent if it counts nowhere
 USAGE_SUBJECT: Final = "tenantry.usage_subject"
-OPERATOR: Final = "tenantry.operator"  # present if the operator sent the request
+OPERATOR: Final = "tenantry.operator"  # what the request says, if the operator sent it
 # the tenant that a request without a tenant's credential concerns, such as a webhook
 TENANT: Final = "tenantry.tenant"
 OUTCOME: Final = "tenantry.outcome"  # the error code of a refusal, or the outcome of an event
+NEEDED: Final = "tenantry.needed"  # what the sender of a refused request lacked, or None
+# the `KnownSender` of a rejected credential
+REJECTED_SENDER: Final = "tenantry.rejected_sender"
 EVENT: Final = "tenantry.event"  # the id and the type of a verified event
 
 
@@ -186,12 +193,10 @@ class HotResponse(msgspec.Struct):
         return cls(status, [_TEXT, *headers], text.encode())
 
 
-async def send_response(send: Send, response: HotResponse) -> None:
-    """Send a response through ASGI."""
-    await send(
-        {"type": "http.response.start", "status": response.status, "headers": response.headers}
-    )
-    await send({"type": "http.response.body", "body": response.body})
+async def send_response(send: Send, response: HotResponse, kind: str = "http.response") -> None:
+    """Send a response through ASGI, in messages of this kind."""
+    await send({"type": f"{kind}.start", "status": response.status, "headers": response.headers})
+    await send({"type": f"{kind}.body", "body": response.body})
 
 
 HotHandler = Callable[[HotRequest], Awaitable[HotResponse]]

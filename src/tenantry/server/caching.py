@@ -13,13 +13,16 @@ _ANY: Final = b"*"
 
 class CallerVary:
     """Tells caches which request headers say who the caller is, and for which tenant they act:
-    ``Authorization``, ``X-Organization-Id``, and the header for API keys if there is one.
+    ``Authorization``, ``X-Organization-Id``, and the header for API keys if there is one;
+    ``by_operator`` also those by which the operator names a tenant and a mode.
     """
 
-    def __init__(self, api_key_header: str | None = None) -> None:
+    def __init__(self, api_key_header: str | None = None, *, by_operator: bool = False) -> None:
         names = ["Authorization", "X-Organization-Id"]
         if api_key_header is not None:
             names.append(api_key_header)
+        if by_operator:
+            names += ["X-Act-As-Organization", "X-Act-In-Mode"]
         self._names = tuple(name.encode() for name in names)
         self._header: Header = (_VARY, b", ".join(self._names))
 

@@ -117,9 +117,8 @@ async def readyz(request: Request[Any, Any, Any]) -> Response[Health]:
     opt={"public": True},
 )
 async def show_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
-    accepted = request.headers.get("accept-encoding", "")
     body = await _health_of(request).metrics.read()
-    return body.response(accepted, {"content-type": _METRICS_TYPE})
+    return body.response(request, {"content-type": _METRICS_TYPE})
 
 
 HEALTH_ROUTES: Final = (healthz, readyz, show_metrics)

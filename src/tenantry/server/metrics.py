@@ -25,7 +25,7 @@ from tenantry import __version__
 from tenantry.db.batcher import BatchObserver
 from tenantry.db.standbys import Standbys
 from tenantry.domain.api_keys import RevocationReason
-from tenantry.domain.errors import DomainError
+from tenantry.domain.errors import DomainError, TokenFault
 from tenantry.domain.rate_limits import Policy
 from tenantry.domain.standby_checks import CheckSource
 from tenantry.domain.telemetry import Telemetry
@@ -142,10 +142,10 @@ class Metrics(Telemetry):
     def keys_revoked(self, reason: RevocationReason, number: int) -> None:
         self._revoked.labels(reason).inc(number)
 
-    def credential_refused(self, kind: str, error: DomainError) -> None:
+    def credential_refused(self, kind: str, error: DomainError, fault: TokenFault | None) -> None:
         self._refused.labels(kind, error.code).inc()
-        if error.token_fault is not None:
-            self._tokens_refused.labels(error.token_fault.check).inc()
+        if fault is not None:
+            self._tokens_refused.labels(fault.check).inc()
 
     def role_unknown(self) -> None:
         self._unknown_roles.inc()

@@ -103,11 +103,9 @@ class PageAssets:
         self._bodies = {name: PublicBody.kept(content) for name, content in files.items()}
         self.address = f"{ASSETS}/{digest}"
 
-    def response(self, digest: str, name: str, accepted: str) -> Response[bytes]:
+    def response(self, request: Request[Any, Any, Any], digest: str, name: str) -> Response[bytes]:
         """Return the answer with a file. An outdated address answers with the current file, not to
-        be cached.
-
-        ``accepted`` is the request's ``Accept-Encoding``. Raises `NotFoundException`.
+        be cached. Raises `NotFoundException`.
         """
         body = self._bodies.get(name)
         if body is None:
@@ -116,7 +114,7 @@ class PageAssets:
         caching = f"public, max-age={_ONE_YEAR}, immutable" if is_current else "no-store"
         media_type = _MEDIA_TYPES[name[name.rindex(".") :]]
         headers = {**ASSET_HEADERS, "Cache-Control": caching, "Content-Type": media_type}
-        return body.response(accepted, headers)
+        return body.response(request, headers)
 
 
 @get(f"{ASSETS}/{{digest:str}}/{{name:str}}", include_in_schema=False, opt={"public": True})
@@ -124,4 +122,4 @@ async def show_asset(
     request: Request[Any, Any, Any], digest: FromPath[str], name: FromPath[str]
 ) -> Response[bytes]:
     assets: PageAssets = state_of(request.scope)["assets"]
-    return assets.response(digest, name, request.headers.get("accept-encoding", ""))
+    return assets.response(request, digest, name)

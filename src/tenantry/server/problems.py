@@ -10,10 +10,10 @@ from typing import Annotated, Final
 import msgspec
 
 from tenantry.common.encoding import doc
-from tenantry.common.logs import redact
+from tenantry.common.redaction import redact
 from tenantry.domain import errors
-from tenantry.domain.errors import DomainError
-from tenantry.server.asgi_types import Header, HotResponse
+from tenantry.domain.errors import DomainError, TokenFault
+from tenantry.server.asgi_types import NEEDED, OUTCOME, Header, HotResponse, Scope
 from tenantry.server.rate_limit_headers import rate_headers
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -23,6 +23,9 @@ _PATH: Final = " - at `$"
 _FIELD: Final = re.compile(
     r"Object (?:missing required|contains unknown) field `(.*?)`?", re.DOTALL
 )
+_EXPECTED: Final = re.compile(r"`[a-z]+(?: \| [a-z]+)*`")
+_TYPE: Final = re.compile(r"\b(?:int|float|str|bool)\b")
+_JSON_TYPES: Final = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 _MAX_TEXT: Final = 200
 _UNKNOWN_FEATURES: Final = 1000
 """Names that a process remembers to have logged."""
@@ -31,8 +34,15 @@ _REPEATED: Final = re.compile(r"(?<=^Invalid enum value) .*", re.DOTALL)
 logger = logging.getLogger(__name__)
 
 CODES: Final[Mapping[int, Sequence[str]]] = {
-    400: ("invalid_cursor", "invalid_idempotency_key", "invalid_json", "invalid_request"),
+    400: (
+        "invalid_cursor",
+        "invalid_idempotency_key",
+        "invalid_json",
+        "invalid_request",
+        "organization_required",
+    ),
     401: (
+        "api_key_disabled",
         "api_key_expired",
         "api_key_revoked",
         "invalid_credential",
@@ -46,18 +56,21 @@ CODES: Final[Mapping[int, Sequence[str]]] = {
         "insufficient_scope",
         "mode_mismatch",
         "no_organization",
+        "operator_required",
         "org_mismatch",
         "org_suspended",
+        "address_not_allowed",
         "plan_limit_reached",
         "quota_exceeded",
         "scope_escalation",
         "tenant_limit_reached",
         "user_token_required",
     ),
-    404: ("not_found", "unknown_feature"),
+    404: ("not_found", "unknown_consumption", "unknown_feature"),
     405: ("method_not_allowed",),
     408: ("request_timeout",),
     409: (
+        "consumption_given_back",
         "customer_taken",
         "feature_not_metered",
         "grant_limit_reached",
@@ -78,7 +91,7 @@ CODES: Final[Mapping[int, Sequence[str]]] = {
     410: ("cursor_expired",),
     413: ("payload_too_large",),
     415: ("unsupported_media_type",),
-    422: ("idempotency_mismatch", "validation_failed"),
+    422: ("currency_not_available", "idempotency_mismatch", "validation_failed"),
     429: ("invitation_limit_reached", "rate_limited"),
     431: ("head_too_large",),
     500: ("internal_error",),
@@ -101,7 +114,7 @@ class Fault(msgspec.Struct, frozen=True):
     """One thing that is wrong with a request, and where: a field's path, or a parameter's name."""
 
     location: Annotated[str, doc("The field's path, or the parameter's name.", "name")]
-    message: Annotated[str, doc("What is wrong with it.", "Expected `str` of length >= 1")]
+    message: Annotated[str, doc("What is wrong with it.", "Expected `string` of length >= 1")]
 
 
 class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -129,11 +142,15 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         list[Fault] | None,
         doc(
             "Each fault of an invalid request.",
-            [{"location": "name", "message": "Expected `str` of length >= 1"}],
+            [{"location": "name", "message": "Expected `string` of length >= 1"}],
         ),
     ] = None
     id: Annotated[
         str | None, doc("The object that the first request with this idempotency key created.")
+    ] = None
+    reason: Annotated[
+        str | None,
+        doc("Why the operator has suspended the organization.", "Invoice 2026-114 is unpaid"),
     ] = None
 
 
@@ -146,19 +163,36 @@ section 12.5.5).
 
 
 def fault_of(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Return a field's path, or ``body`` for the whole body, and msgspec's message."""
+    """Return a field's path, or ``body`` for the whole body, and msgspec's message with the names
+    of JSON's types.
+    """
     message, marker, path = str(error).rpartition(_PATH)
     message, path = (message, path.removeprefix(".").removesuffix("`")) if marker else (path, "")
     message = message[: 2 * _MAX_TEXT]  # it contains the client's text, of any length
     if field := _FIELD.fullmatch(message):
         path = f"{path}.{field[1]}" if path else field[1]
-    return path[:_MAX_TEXT] or "body", message[:_MAX_TEXT]
+    return path[:_MAX_TEXT] or "body", with_json_types(message)[:_MAX_TEXT]
+
+
+def with_json_types(message: str) -> str:
+    """Return a message of msgspec with the names of JSON's types in place of Python's."""
+    if not message.startswith("Expected "):
+        return message
+    return _EXPECTED.sub(
+        lambda types: _TYPE.sub(lambda name: _JSON_TYPES[name[0]], types[0]), message
+    )
 
 
 class Refusal(HotResponse):
-    """An error answer, ready to be sent."""
+    """An error answer, ready to be sent. ``needed`` is as in `DomainError`."""
 
     code: str = ""
+    needed: str | None = None
+
+    def note_in(self, scope: Scope) -> None:
+        """Note in a request's scope that this is its answer."""
+        scope[OUTCOME] = self.code
+        scope[NEEDED] = self.needed
 
 
 def refuse(
@@ -168,7 +202,9 @@ def refuse(
     *,
     faults: Sequence[tuple[str, str]] = (),
     object_id: str | None = None,
+    reason: str | None = None,
     headers: Sequence[Header] = (),
+    needed: str | None = None,
 ) -> Refusal:
     """Compose an error answer."""
     status = STATUS_OF[code]
@@ -186,12 +222,14 @@ def refuse(
         ]
         or None,
         id=object_id,
+        reason=reason,
     )
     return Refusal(
         status,
         [(b"content-type", MEDIA_TYPE.encode()), *headers],
         msgspec.json.encode(problem),
         code,
+        needed,
     )
 
 
@@ -210,15 +248,28 @@ def refuse_domain_error(error: DomainError, request_id: str) -> Refusal:
         request_id,
         faults=error.faults if isinstance(error, errors.ValidationError) else (),
         object_id=error.object_id if isinstance(error, errors.IdempotencyReplayError) else None,
+        reason=(error.reason or None) if isinstance(error, errors.OrgSuspendedError) else None,
         headers=_headers(error, STATUSES[type(error)]),
+        needed=error.needed,
     )
 
 
-def log_refused_token(error: DomainError, request_id: str) -> None:
+def refuse_error(error: Exception, request_id: str) -> Refusal:
+    """Compose the answer to any error of a request, and log one that is no refusal."""
+    if isinstance(error, DomainError):
+        return refuse_domain_error(error, request_id)
+    logger.error("request %s failed", request_id, exc_info=error)
+    return internal_error(request_id)
+
+
+def log_refused_token(fault: TokenFault | None, request_id: bytes) -> None:
     """Log why a request with a bearer token is refused, if it is that."""
-    if fault := error.token_fault:
+    if fault is not None:
         logger.warning(
-            "bearer token refused: reason=%s request=%s: %s", fault.check, request_id, fault.reason
+            "bearer token refused: reason=%s request=%s: %s",
+            fault.check,
+            request_id.decode(),
+            fault.reason,
         )
 
 

@@ -24,6 +24,7 @@ from tenantry.server import protocol_errors
 from tenantry.server.asgi_types import (
     BODY_COMPLETE,
     HOT_DISPATCHER,
+    PEER,
     DirectRequest,
     Header,
     HotDispatcher,
@@ -69,8 +70,6 @@ _TIMEOUTS: Final = {
     WaitState.HEAD: protocol_errors.HEAD_TIMEOUT,
     WaitState.BODY: protocol_errors.BODY_TIMEOUT,
 }
-_CLOSE: Final[Header] = (b"connection", b"close")
-_WITHOUT_BODY: Final = frozenset({204, 304})
 _CONTROLS: Final = bytes({*range(0x20), 0x7F} - {ord("\t")})
 
 logger = logging.getLogger(__name__)
@@ -215,12 +214,13 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin a request on the short path or through ASGI. Raises `RequestRejectedError`."""
         version = self.parser.get_http_version()
-        if (
-            self._received_bytes > MAX_HEAD_BYTES
-            or len(self.url) > MAX_TARGET_BYTES
-            or len(self.pipeline) >= MAX_PIPELINED
-        ):
-            self._check_size()
+        if len(self.url) > MAX_TARGET_BYTES:
+            raise RequestRejectedError(protocol_errors.TARGET_TOO_LONG)
+        # what was received with the head may be of its body
+        if self._received_bytes > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
+            raise RequestRejectedError(protocol_errors.LARGE_HEAD)
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise RequestRejectedError(protocol_errors.TOO_MANY_PIPELINED)
         self._hot = self._hot_cycle(version)
         if self._hot is not None:
             self.cycle = self._hot  # type: ignore[assignment]  # it has all that uvicorn uses
@@ -436,14 +436,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._await_reading()
         self.transport.close()
 
-    def _check_size(self) -> None:
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if len(self.url) > MAX_TARGET_BYTES:
-            raise RequestRejectedError(protocol_errors.TARGET_TOO_LONG)
-        if size > MAX_HEAD_BYTES:
-            raise RequestRejectedError(protocol_errors.LARGE_HEAD)
-        if len(self.pipeline) >= MAX_PIPELINED:
-            raise RequestRejectedError(protocol_errors.TOO_MANY_PIPELINED)
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _check_fields(self, version: str) -> None:
         """Reject ambiguous headers that the parser accepts or detects too late."""
@@ -561,6 +555,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _begin(self, cycle: "HotRequestCycle") -> None:
         """Begin to answer a complete request: without a task, if its route can."""
         if self._proxies is not None:
+            cycle.scope[PEER] = cycle.scope["client"]
             with suppress(StopIteration):  # it waits for the application only, which does nothing
                 self._proxies(cast("Any", cycle.scope), _noop_app, _noop_app).send(None)
         if cycle.dispatcher.begin(cycle.route, cycle):
@@ -635,38 +630,12 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class AsgiRequestCycle(RequestResponseCycle):
-    """A request of an ASGI application, which leaves ``Transfer-Encoding`` to the server."""
+    """A request of an ASGI application."""
 
     async def run_asgi(self, app: Any) -> None:  # noqa: ANN401  # uvicorn's own
         self.scope[BODY_COMPLETE] = not self.more_body  # type: ignore[typeddict-unknown-key]
+        self.scope[PEER] = self.scope["client"]  # type: ignore[typeddict-unknown-key]
         await super().run_asgi(app)
-
-    async def send(self, message: Any) -> None:  # noqa: ANN401  # uvicorn's own
-        """Send a part of the response; its head as hot routes do, which takes half the time."""
-        if self.response_started or message["type"] != "http.response.start":
-            await super().send(message)
-            return
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        if not self.disconnected:
-            self._send_head(message["status"], list(message.get("headers", ())))
-
-    def _send_head(self, status: int, headers: list[Header]) -> None:
-        length = dict(headers).get(b"content-length")
-        self.chunked_encoding = False
-        if length is not None:
-            self.expected_content_length = int(length)
-        elif self.scope["method"] != "HEAD" and status not in _WITHOUT_BODY:
-            self.chunked_encoding = True
-            headers.append((b"transfer-encoding", b"chunked"))
-        if _CLOSE in headers:  # of uvicorn's own response to an error
-            headers.remove(_CLOSE)
-            self.keep_alive = False
-        self.response_started = True
-        self.waiting_for_100_continue = False
-        self.transport.write(
-            _encode_head(status, self.default_headers, headers, keep_alive=self.keep_alive)
-        )
 
 
 class HotRequestCycle(DirectRequest):

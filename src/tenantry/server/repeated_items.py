@@ -21,8 +21,13 @@ Browsers send at most 180 cookies.
 """
 
 
-def has_too_many_segments(path: str) -> bool:
-    return path.count("/") > MAX_SEGMENTS
+def has_too_many_segments(path: str, sent: bytes | None = None) -> bool:
+    """Whether a decoded path has more than `MAX_SEGMENTS`. Slashes that were ``sent`` encoded
+    separate none.
+    """
+    if path.count("/") <= MAX_SEGMENTS:
+        return False
+    return sent is None or sent.count(b"/") > MAX_SEGMENTS
 
 
 def check_items(headers: Iterable[Header]) -> None:

@@ -13,19 +13,20 @@ import psycopg
 from tenantry.auth.credentials import TOKEN_DOTS, CredentialFinder
 from tenantry.common.secret import Secret
 from tenantry.domain.api_keys import KeyFormat
-from tenantry.domain.billing.raw_bodies import RawBodies
-from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
+from tenantry.domain.billing.state import BillingPolicy, RawBodies, SubscriptionRule
 from tenantry.domain.branding import Branding, accent_of
 from tenantry.domain.invitation_links import InvitationLinks
 from tenantry.domain.issuers import ANY_DIRECTORY, DIRECTORY, Issuers
+from tenantry.domain.operators import OperatorRole, Operators, operators_of
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.plans import Catalog, CatalogError, parse_catalog
 from tenantry.integrations.http_client import is_secure
 from tenantry.integrations.oidc.claims import OidcConfig, unmapped_roles
 from tenantry.integrations.smtp import SmtpConfig, parse_smtp_url
 from tenantry.integrations.stripe.client import mode_of_key
+from tenantry.server.protected_resource import ProtectedResource
 from tenantry.settings.declarations import SETTINGS, DeclaredSettings
-from tenantry.settings.setting import SettingsError, reject
+from tenantry.settings.setting import SettingsError, reject, secret_in
 
 OTHER_CONNECTIONS: Final = 8
 """Connections of each process beside the pool: five for grouped paths, one for fetched snapshots,
@@ -38,15 +39,19 @@ DEMO_PAGES: Final = "TENANTRY_DEMO_PAGES"
 DEMO_COMMAND: Final = "TENANTRY_DEMO_COMMAND"
 """The path of the command, for the commands that pages show."""
 _PLACEHOLDER_SENDER: Final = "sender@localhost"
+_NO_SIGN_IN: Final = "needs OIDC_ISSUER and OIDC_CLIENT_ID, with which operators sign in"
 _DAY: Final = 86_400
 _COMPOSED: Final = (
     "catalog",
     "billing",
     "issuers",
     "oidc",
+    "protected_resource",
+    "operators",
     "operator_tokens",
     "smtp",
     "invitation_links",
+    "key_expiry_mails",
     "traces",
     "base_url",
     "database_pooler_url",
@@ -122,8 +127,10 @@ class Settings(DeclaredSettings):
         path = self._plans
         packaged = resources.files("tenantry").joinpath("plans.toml")
         file = packaged if path is None else Path(path)
+        folder = Path(path or "").parent
         try:
-            return parse_catalog(file.read_text("utf-8"))
+            text = file.read_text("utf-8")
+            return parse_catalog(text, read_file=lambda name: secret_in(str(folder / name)))
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError([f"TENANTRY_PLANS: {path} cannot be read: {error}"]) from error
         except CatalogError as error:
@@ -160,6 +167,7 @@ class Settings(DeclaredSettings):
             self.key_format,
             self._api_key_header,
             self.imported_key_pattern,
+            self.trusted_proxies,
         )
 
     @cached_property
@@ -176,8 +184,11 @@ class Settings(DeclaredSettings):
         }
         reject(
             {
-                f"OPERATOR_TOKEN: {why}: choose another token": is_so
-                for why, is_so in is_other.items()
+                "OPERATOR_TOKEN: has two equal tokens: leave one out": len({*tokens}) < len(tokens),
+                **{
+                    f"OPERATOR_TOKEN: {why}: choose another token": is_so
+                    for why, is_so in is_other.items()
+                },
             }
         )
         return self._operator_tokens
@@ -233,7 +244,62 @@ class Settings(DeclaredSettings):
             roles=roles,
             token_lifetime=self._token_lifetime,
             allow_http=self._allow_http,
+            operator_role=self._operator_role,
         )
+
+    @cached_property
+    def protected_resource(self) -> ProtectedResource | None:
+        """How OAuth clients find the identity provider, where that is set up."""
+        resource, issuers = self._oauth_resource, self.issuers
+        if resource is None:
+            return None
+        if issuers is None:
+            raise SettingsError(["OAUTH_RESOURCE: needs OIDC_ISSUER, which its metadata names"])
+        insecure = "OAUTH_RESOURCE: must be https (plain http only on loopback)"
+        reject({insecure: not is_secure(resource)})
+        servers = issuers.known or [issuers.any_directory]
+        return ProtectedResource(resource, servers, [one.id for one in self.catalog.scopes])
+
+    @property
+    def _operator_role(self) -> OperatorRole | None:
+        claim, name = self._operator_role_claim, self._operator_role_name
+        return OperatorRole(claim, name) if claim and name else None
+
+    @cached_property
+    def operators(self) -> Operators:
+        """The users who may open the operator's pages."""
+        named = self._operators
+        issuers = self.issuers or Issuers("")
+        has_sign_in = self.issuers is not None and self._client_id is not None
+        faults = [_operator_fault(each, issuers) for each in named]
+        reject(
+            {
+                f"OPERATORS: {_NO_SIGN_IN}": named and not has_sign_in,
+                f"OPERATOR_ROLE_CLAIM: {_NO_SIGN_IN}": self._operator_role_claim
+                and not has_sign_in,
+                **self._faults_of_operator_role(issuers),
+                **{f"OPERATORS: {fault}": fault for fault in faults},
+            }
+        )
+        return operators_of(named, issuers.only, self._operator_role)
+
+    def _faults_of_operator_role(self, issuers: Issuers) -> dict[str, object]:
+        """Return the faults that the role of operators may have, each with whether it is there."""
+        claim, name = self._operator_role_claim, self._operator_role_name
+        alone = "OPERATOR_ROLE_CLAIM: set it together with OPERATOR_ROLE"
+        of_tenants = (
+            "OPERATOR_ROLE_CLAIM: is OIDC_ROLE_CLAIM, whose roles the administrators of tenants give: use another "
+            "claim"
+        )
+        of_directories = (
+            f"OPERATOR_ROLE: administrators of each directory could give it, as OIDC_ISSUER contains {DIRECTORY}: "
+            "use OPERATORS"
+        )
+        return {
+            alone: (claim is None) != (name is None),
+            of_tenants: claim == self._role_claim,
+            of_directories: claim and issuers.is_template,
+        }
 
     @cached_property
     def smtp(self) -> SmtpConfig | None:
@@ -255,7 +321,16 @@ class Settings(DeclaredSettings):
         """What pages and mails show of the product."""
         color = self._product_color
         accent = None if color is None else accent_of(color)
-        return Branding(self._product_name, color, accent, self._product_logo)
+        return Branding(
+            self._product_name,
+            color,
+            accent,
+            self._product_logo,
+            docs_url=self._product_docs_url,
+            support=self._product_support,
+            samples=self._product_samples,
+            variable=self._product_key_variable,
+        )
 
     @cached_property
     def invitation_links(self) -> InvitationLinks | None:
@@ -263,6 +338,13 @@ class Settings(DeclaredSettings):
         fault = "INVITATIONS: needs SMTP_URL, which sends the mails"
         reject({fault: self._invitations and self._smtp_url is None})
         return InvitationLinks(self.peppers, self.base_url) if self._invitations else None
+
+    @cached_property
+    def key_expiry_mails(self) -> bool:
+        """Whether makers and owners get reminders of API keys."""
+        fault = "KEY_EXPIRY_MAILS: needs SMTP_URL, which sends the mails"
+        reject({fault: self._key_expiry_mails and self._smtp_url is None})
+        return self._key_expiry_mails
 
     @cached_property
     def traces(self) -> bool:
@@ -376,6 +458,7 @@ def load_for_authentication(values: Mapping[str, str]) -> Settings:
         "catalog",
         "peppers",
         "oidc",
+        "protected_resource",
         "credentials",
     )
     return Settings(values).check(needed)
@@ -396,3 +479,13 @@ def _header_credentials(headers: str) -> list[Secret]:
     values = [unquote(pair.partition("=")[2].strip()) for pair in headers.split(",")]
     credentials = [value.rpartition(" ")[2] for value in values]
     return [Secret(text) for text in dict.fromkeys((*values, *credentials)) if text]
+
+
+def _operator_fault(entry: str, issuers: Issuers) -> str:
+    """Return why an entry of OPERATORS names no user of the issuers; empty if it does."""
+    issuer, _, subject = entry.rpartition(" ")
+    if issuers.is_template and not (subject and issuers.trusts(issuer)):
+        return (
+            f"{entry!r} must be `issuer subject`, with one of the issuers that OIDC_ISSUER accepts"
+        )
+    return f"{entry!r} has a blank" if issuer and not issuers.is_template else ""

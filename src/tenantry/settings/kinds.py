@@ -17,8 +17,12 @@ from tenantry.domain.api_keys import is_prefix
 from tenantry.domain.branding import LONGEST_NAME, MOST_LOGO_BYTES, accent_of, check_logo
 from tenantry.domain.imported_keys import LONGEST_PATTERN, read_key_pattern
 from tenantry.domain.issuers import ANY_DIRECTORY, is_directory_id
+from tenantry.domain.mail_addresses import is_deliverable
+from tenantry.domain.members import is_email
 from tenantry.domain.names import has_refused_characters
 from tenantry.domain.owner_mails import OwnerNotice
+from tenantry.domain.product_samples import MOST_BYTES as MOST_SAMPLE_BYTES
+from tenantry.domain.product_samples import parse_samples
 from tenantry.domain.roles import is_role_id
 from tenantry.server.cors import ANY_ORIGIN
 
@@ -35,7 +39,12 @@ _OTHER_THAN_SECRETS: Final = {
 """What people copy instead of a webhook secret, by the prefix."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _ACCOUNT: Final = re.compile(r"acct_[A-Za-z0-9_]{1,250}")
+_SCHEMES_WITHOUT_ORIGIN: Final = frozenset(
+    ("about", "blob", "content", "data", "file", "filesystem", "ftp", "javascript", "ws", "wss")
+)
+"""Those of no page, and those whose pages send ``Origin: null``."""
 _HOST: Final = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
+_MOST_WORDS_OF_OPERATOR: Final = 2  # an issuer and a subject
 _HEADER_NAME: Final = re.compile(r"(?!.{65})[A-Za-z](?:-?[A-Za-z0-9])*")
 """Without underscores, which gateways drop and WSGI treats as hyphens."""
 _RESERVED_HEADERS: Final = frozenset(
@@ -89,6 +98,7 @@ _RESERVED_HEADERS: Final = frozenset(
         "x-http-method",
         "x-key-external-id",
         "x-mode",
+        "x-on-behalf-of",
         "x-organization-id",
         "x-plan",
         "x-problem",
@@ -107,6 +117,7 @@ _RESERVED_HEADER_STARTS: Final = (
     "ratelimit",
     "sec-",
     "webhook-",
+    "x-act-",
     "x-forwarded-",
     "x-http-method-",
     "x-method-",
@@ -117,8 +128,15 @@ _RESERVED_HEADER_STARTS: Final = (
 """Headers that clients, gateways, frameworks or tenantry give another meaning."""
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _SPACE: Final = re.compile(r"\s")
+_VISIBLE: Final = re.compile("[!-~]+")
+_LONGEST_LINK: Final = 2000
+_MAIL_ADDRESS: Final = re.compile(r"[A-Za-z0-9._+=~-]+@[A-Za-z0-9.-]+")
+"""Without characters that mean something in a ``mailto:`` address."""
+_RESOURCE: Final = re.compile(r"[A-Za-z0-9._~:/?#@\[\]!$&'()*+,;=%-]{1,2000}")
+_VARIABLE: Final = re.compile("(?!.{65})[A-Za-z_][A-Za-z0-9_]*")
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _NOT_AN_ADDRESS: Final = "must be an http or https address"
+_NOT_A_PAGE: Final = f"{_NOT_AN_ADDRESS}, or the origin of an application (capacitor://localhost)"
 
 Value = TypeVar("Value")
 Parsed_co = TypeVar("Parsed_co", covariant=True)
@@ -279,9 +297,13 @@ def read_conninfo(text: str) -> str:
     return text
 
 
-def _read_origin(text: str, no_path: str = "the service is at the root of its host") -> str:
+def _read_origin(
+    text: str,
+    no_path: str = "the service is at the root of its host",
+    split: Callable[[str], SplitResult] = _split,
+) -> str:
     """The scheme, host and port of an address, as browsers write them (RFC 6454 section 6.2)."""
-    parts = _split(text)
+    parts = split(text)
     host = parts.hostname or ""
     port = _port_of(parts)
     ascii_host = "must name its host in ASCII letters (`xn--...`), digits, dots and hyphens"
@@ -300,16 +322,19 @@ def _read_origin(text: str, no_path: str = "the service is at the root of its ho
 
 def _port_of(parts: SplitResult) -> str | None:
     """The port as an origin shows it: not the scheme's own; None if it is invalid."""
-    default = _DEFAULT_PORTS[parts.scheme]
     try:
-        port = parts.port or default
+        port = parts.port
     except ValueError:
         return None
-    return "" if port == default else f":{port}"
+    if port == 0:
+        return None
+    return "" if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{port}"
 
 
 def read_page_origin(text: str) -> str:
-    """The origin of pages, or `ANY_ORIGIN`."""
+    """The origin of pages, those of an application with its own scheme included, or
+    `ANY_ORIGIN`.
+    """
     if text == ANY_ORIGIN:
         return text
     _require(
@@ -318,9 +343,29 @@ def read_page_origin(text: str) -> str:
     )
     shown = "an entry" if "@" in text else repr(text)  # not its password
     try:
-        return _read_origin(text, "an origin is a scheme, a host and maybe a port")
+        return _read_origin(
+            text, "an origin is a scheme, a host and maybe a port", _split_page_address
+        )
     except ValueError as error:
         raise ValueError(*(f"{shown} {fault}" for fault in error.args)) from None
+
+
+def _split_page_address(text: str) -> SplitResult:
+    """Split an address of a page, as `_split`. Its scheme can be an application's."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise ValueError(_NOT_A_PAGE) from None
+    if parts.scheme in _DEFAULT_PORTS:
+        return _split(text)
+    _require(
+        parts.scheme not in _SCHEMES_WITHOUT_ORIGIN,
+        f"is the origin of no page that can be listed: {parts.scheme} pages send null, if any",
+    )
+    # a misspelt http would be an application of its own
+    _require(parts.hostname and not parts.scheme.startswith("ht"), _NOT_A_PAGE)
+    _require(text == text.lower(), "must be in lower case, as browsers send it")
+    return parts
 
 
 def read_network(text: str) -> str:
@@ -364,6 +409,19 @@ def _read_claim(text: str) -> str:
     return text
 
 
+def _read_operator(text: str) -> str:
+    """Read a subject, an address, or an issuer with a subject."""
+    words = text.split()
+    # subjects are ASCII, and an address in other letters may only look like the one that is meant
+    is_user = text.isascii() and text.isprintable() and len(words) <= _MOST_WORDS_OF_OPERATOR
+    _require(is_user, f"{text!r} is neither a user's subject nor an address")
+    _require(
+        text == text.lower() or not is_email(text),
+        f"{text!r} is an address: write it in lower case",
+    )
+    return " ".join(words)
+
+
 def _read_directory(text: str) -> str:
     _require(
         text == ANY_DIRECTORY or is_directory_id(text),
@@ -405,18 +463,62 @@ def _read_accent(text: str) -> str:
     return text
 
 
-def _read_logo(path: str) -> bytes:
-    """Read a PNG of at most `MOST_LOGO_BYTES`. Raises `ValueError`."""
+def _read_file(path: str, parse: Callable[[bytes], Value], most: int) -> Value:
+    """Return what ``parse`` makes of a file of at most ``most`` bytes. Raises `ValueError`, also
+    for a longer one.
+    """
     try:
         with Path(path).open("rb") as file:
-            content = file.read(MOST_LOGO_BYTES + 1)
+            content = file.read(most + 1)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
     try:
-        check_logo(content)
+        return parse(content)
     except ValueError as error:
         raise ValueError(f"{path} {error}") from None
+
+
+def _parse_logo(content: bytes) -> bytes:
+    check_logo(content)
     return content
+
+
+def _read_link(text: str) -> str:
+    """Return the address of a page that pages and mails link."""
+    is_visible = _VISIBLE.fullmatch(text) is not None and len(text) <= _LONGEST_LINK
+    _require(is_visible, f"must be at most {_LONGEST_LINK} visible ASCII characters")
+    _require("@" not in _split(text).netloc, "must not contain a user or password")
+    return text
+
+
+def _read_resource(text: str) -> str:
+    """Return the identifier of a protected resource, as it is (RFC 9728 section 1.2)."""
+    parts = _split(text)
+    faults = {
+        "must not contain a user or password": "@" in parts.netloc,
+        "must not have a query or a fragment: no `?`, no `#`": not {"?", "#"}.isdisjoint(text),
+        "has an invalid port": _port_of(parts) is None,
+        "must be at most 2000 of the characters of addresses": _RESOURCE.fullmatch(text) is None,
+    }
+    if any(faults.values()):
+        raise ValueError(*compress(faults, faults.values()))
+    return text
+
+
+def _read_support(text: str) -> str:
+    """Return a link of `_read_link`, or a mail address as a link."""
+    address = text.removeprefix("mailto:")
+    if _MAIL_ADDRESS.fullmatch(address) and is_deliverable(address):
+        return f"mailto:{address}"
+    try:
+        return _read_link(text)
+    except ValueError:
+        raise ValueError("must be a mail address, or an http or https address") from None
+
+
+def _read_variable(text: str) -> str:
+    _require(_VARIABLE.fullmatch(text), "must be the name of a variable, such as NIMBUS_API_KEY")
+    return text
 
 
 NOTICES: Final = ", ".join(f"`{notice}`" for notice in OwnerNotice)
@@ -433,6 +535,7 @@ CHECKS_URL: Final = Kind(
 )
 POOLER_URL: Final = Kind("text", read_conninfo, "needs `DATABASE_URL`", is_secret=True)
 URL: Final = Kind("address", _read_url, "http or https")
+OAUTH_RESOURCE: Final = Kind("address", _read_resource, "https; http on loopback")
 ORIGIN: Final = Kind("address", _read_origin, "http or https, a host, maybe a port")
 KEY_PREFIX: Final = Kind("text", read_key_prefix, "2 to 16 of `a-z0-9`")
 API_KEY_HEADER: Final = Kind("text", _read_api_key_header, "the name of a header")
@@ -443,8 +546,21 @@ AUDIENCES: Final = several(str, "separated by commas")
 CLAIM: Final = Kind("text", _read_claim, "the name of a claim")
 ROLE_MAP: Final = Kind("text", _read_role_map, "`theirs=ours`, separated by commas")
 DIRECTORIES: Final = several(_read_directory, "ids, or `*`")
+OPERATOR_USERS: Final = several(_read_operator, "separated by commas")
 PRODUCT_NAME: Final = Kind("text", _read_product_name, f"at most {LONGEST_NAME} characters")
-PRODUCT_LOGO: Final = Kind("path", _read_logo, f"a PNG of at most {MOST_LOGO_BYTES // 1024} KiB")
+PRODUCT_LOGO: Final = Kind(
+    "path",
+    partial(_read_file, parse=_parse_logo, most=MOST_LOGO_BYTES),
+    f"a PNG of at most {MOST_LOGO_BYTES // 1024} KiB",
+)
+PRODUCT_DOCS_URL: Final = Kind("address", _read_link, "http or https")
+PRODUCT_SUPPORT: Final = Kind("address", _read_support, "a mail address, http or https")
+PRODUCT_SAMPLE: Final = Kind(
+    "path",
+    partial(_read_file, parse=parse_samples, most=MOST_SAMPLE_BYTES),
+    f"Markdown of at most {MOST_SAMPLE_BYTES // 1024} KiB",
+)
+PRODUCT_KEY_VARIABLE: Final = Kind("text", _read_variable, "at most 64 of `A-Za-z0-9_`")
 PRODUCT_COLOR: Final = Kind("color", _read_accent, "`#rrggbb`")
 OTLP_HEADERS: Final = Kind("text", str, "`name=value`, separated by commas")
 FLAG: Final = Kind("flag", _read_flag, "true, false, 1, 0")

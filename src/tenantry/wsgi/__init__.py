@@ -4,6 +4,7 @@
 
 from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal
 from tenantry.in_process.access_rules import ScopeRule
+from tenantry.in_process.principals import WsgiPrincipal
 from tenantry.settings import Settings as AuthenticationSettings
 from tenantry.settings import SettingsError
 from tenantry.wsgi.middleware import TenantryWsgiMiddleware, optional_principal_of, principal_of
@@ -19,6 +20,7 @@ __all__ = [
     "SettingsError",
     "TenantryWsgiMiddleware",
     "WsgiAuthenticator",
+    "WsgiPrincipal",
     "optional_principal_of",
     "principal_of",
 ]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
+import msgspec
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -17,18 +18,12 @@ from django.urls import Resolver404, resolve
 
 from tenantry.domain.errors import DomainError, InsufficientScopeError, NotFoundError
 from tenantry.domain.permissions import RequestPrincipal
-from tenantry.in_process.access_rules import AccessRules, Requirement, requirement_of
-from tenantry.in_process.request import RequestContext, context_in
+from tenantry.domain.requirements import Requirement
+from tenantry.in_process.access_rules import AccessOptions, AccessRules, requirement_of
+from tenantry.in_process.application_request import ApplicationRequest, wsgi_request
+from tenantry.in_process.principals import WsgiPrincipal
 from tenantry.server.problems import STATUSES
-from tenantry.wsgi.middleware import (
-    PRINCIPAL,
-    authenticate_environ,
-    begin,
-    body_for,
-    complete_headers,
-    requirement_in,
-    text_headers,
-)
+from tenantry.wsgi.middleware import TextRefusal, WsgiContext, begin, wsgi_context_in
 from tenantry.wsgi.tenantry import WsgiAuthenticator
 
 P = ParamSpec("P")
@@ -39,13 +34,13 @@ _UPDATES_CACHE: Final = "_cache_update_cache"
 """The attribute of a request that tells Django's `UpdateCacheMiddleware` to store the response."""
 _WITHHELD: Final = "_tenantry_update_cache"
 """The attribute that holds it until the response has the headers that a cache must know."""
-_OPTIONS: Final = frozenset({"PUBLIC", "OPTIONAL", "SCOPES", "MODE", "ON_DEMAND"})
+_OPTIONS: Final = frozenset(map(str.upper, AccessOptions.__annotations__))
 
 
 class AuthenticatedRequest(HttpRequest):
     """The type of a request behind the middleware, for annotations of views with `requires`."""
 
-    tenantry: RequestPrincipal
+    tenantry: WsgiPrincipal
 
 
 class TenantryDjangoMiddleware:
@@ -90,8 +85,11 @@ class TenantryDjangoMiddleware:
         if self._is_async:
             return self._respond(request)
         context = self._begin(request)
+        if (found := context.metadata_of(request.META)) is not None:
+            return _with_headers(request, context, _own(found))
         try:
-            if (needed := self._requirement(request, context)) is not None:
+            needed = context.requirement(self._rules, _application_request(request))
+            if needed is not None:
                 _check(request, needed, _authenticate(request, context))
         except Exception as error:  # noqa: BLE001  # the context logs it
             return _with_headers(request, context, _refuse(request, context, error))
@@ -99,8 +97,11 @@ class TenantryDjangoMiddleware:
 
     async def _respond(self, request: HttpRequest) -> HttpResponseBase:
         context = self._begin(request)
+        if (found := context.metadata_of(request.META)) is not None:
+            return _with_headers(request, context, _own(found))
         try:
-            if (needed := self._requirement(request, context)) is not None:
+            needed = context.requirement(self._rules, _application_request(request))
+            if needed is not None:
                 _check(request, needed, await _authenticate_async(request, context))
         except Exception as error:  # noqa: BLE001  # the context logs it
             return _with_headers(request, context, _refuse(request, context, error))
@@ -109,7 +110,7 @@ class TenantryDjangoMiddleware:
         )
 
     def _before_view(self, request: HttpRequest, *_view: object) -> None:
-        context = context_in(request.META)
+        context = wsgi_context_in(request.META)
         if context is not None and context.depends_on_caller:
             _withhold(request)
 
@@ -118,29 +119,20 @@ class TenantryDjangoMiddleware:
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """Refuse the request if the view does (`DomainError`)."""
-        context = context_in(request.META)
+        context = wsgi_context_in(request.META)
         if context is None or type(exception) not in STATUSES:
             return None
         return _refuse(request, context, exception)
 
-    def _begin(self, request: HttpRequest) -> RequestContext:
-        context = context_in(request.META)
+    def _begin(self, request: HttpRequest) -> WsgiContext:
+        context = wsgi_context_in(request.META)
         if context is None or context.tenantry is not self._tenantry:
-            context = begin(self._tenantry, request.META)
+            context = begin(self._tenantry, request.META, self._rules.client_address)
             # which Django has kept if an earlier middleware has read them
             request.__dict__.pop("headers", None)
         context.app = self
         _set_principal(request, context.principal)
         return context
-
-    def _requirement(self, request: HttpRequest, context: RequestContext) -> Requirement | None:
-        return requirement_in(
-            self._rules,
-            context,
-            str(request.method),
-            request.path_info,
-            has_credential=self._tenantry.has_credential(request.META),
-        )
 
 
 def requires(
@@ -190,6 +182,13 @@ def requires(
     return decorate
 
 
+def _application_request(request: HttpRequest) -> ApplicationRequest:
+    """Return a request as other middlewares have left it, under WSGI or ASGI."""
+    return msgspec.structs.replace(
+        wsgi_request(request.META), method=str(request.method), path=request.path_info
+    )
+
+
 def _check(request: HttpRequest, needed: Requirement, principal: RequestPrincipal) -> None:
     """Raise the service's refusals: a scope that is missing for a path without a view is
     `NotFoundError` (404).
@@ -224,7 +223,7 @@ def _is_async_dispatch(request: HttpRequest) -> bool:
 
 
 @contextmanager
-def _kept(context: RequestContext) -> Iterator[None]:
+def _kept(context: WsgiContext) -> Iterator[None]:
     """Keep a rejection for the middleware, which sends it even if the project handles the
     exception.
     """
@@ -235,8 +234,8 @@ def _kept(context: RequestContext) -> Iterator[None]:
         raise
 
 
-def _context_of(request: HttpRequest) -> RequestContext:
-    context = context_in(request.META)
+def _context_of(request: HttpRequest) -> WsgiContext:
+    context = wsgi_context_in(request.META)
     if context is None or not isinstance(context.app, TenantryDjangoMiddleware):
         raise ImproperlyConfigured(
             "Add tenantry.wsgi.django.TenantryDjangoMiddleware to MIDDLEWARE."
@@ -244,26 +243,16 @@ def _context_of(request: HttpRequest) -> RequestContext:
     return context
 
 
-def _authenticate(request: HttpRequest, context: RequestContext) -> RequestPrincipal:
-    principal = authenticate_environ(context, _connection_of(context), request.META)
+def _authenticate(request: HttpRequest, context: WsgiContext) -> WsgiPrincipal:
+    principal = context.authenticate(request.META)
     _set_principal(request, principal)
     return principal
 
 
-async def _authenticate_async(request: HttpRequest, context: RequestContext) -> RequestPrincipal:
-    principal = context.principal
-    if principal is None:
-        tenantry = _connection_of(context)
-        principal = await tenantry.call_async(
-            context.authenticate_once, tenantry.credentials_of(request.META)
-        )
-        request.META[PRINCIPAL] = principal
+async def _authenticate_async(request: HttpRequest, context: WsgiContext) -> WsgiPrincipal:
+    principal = await context.authenticate_async(request.META)
     _set_principal(request, principal)
     return principal
-
-
-def _connection_of(context: RequestContext) -> WsgiAuthenticator:
-    return cast("WsgiAuthenticator", context.tenantry)
 
 
 def _withhold(request: HttpRequest) -> None:
@@ -281,27 +270,26 @@ def _set_principal(request: HttpRequest, principal: RequestPrincipal | None) -> 
     cast("Any", request).tenantry = principal
 
 
-def _refuse(request: HttpRequest, context: RequestContext, error: Exception) -> HttpResponse:
-    refusal = context.refusal(error)
-    return HttpResponse(
-        body_for(request.META, refusal),
-        status=refusal.status,
-        headers=dict(text_headers(refusal.headers)),
-    )
+def _refuse(request: HttpRequest, context: WsgiContext, error: Exception) -> HttpResponse:
+    return _own(context.refuse(error, request.META))
+
+
+def _own(answer: TextRefusal) -> HttpResponse:
+    return HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
 
 
 def _complete(
-    request: HttpRequest, context: RequestContext, response: HttpResponseBase
+    request: HttpRequest, context: WsgiContext, response: HttpResponseBase
 ) -> HttpResponseBase:
     answer = response if context.rejection is None else _refuse(request, context, context.rejection)
     return _with_headers(request, context, answer)
 
 
 def _with_headers(
-    request: HttpRequest, context: RequestContext, response: HttpResponseBase
+    request: HttpRequest, context: WsgiContext, response: HttpResponseBase
 ) -> HttpResponseBase:
     if _WITHHELD in request.__dict__:
         setattr(request, _UPDATES_CACHE, request.__dict__.pop(_WITHHELD))
-    for name, value in complete_headers(context, response.items()):
+    for name, value in context.complete(response.items()):
         response[name] = value
     return response

@@ -2,19 +2,18 @@
 
 from collections.abc import Callable
 from functools import wraps
-from http import HTTPStatus
 from typing import Any, Final, ParamSpec
 
 from flask import Flask, Response, abort, current_app, g, request
 
 from tenantry.domain.errors import DomainError
 from tenantry.in_process.access_rules import requirement_of
-from tenantry.in_process.request import RequestContext, context_in
+from tenantry.in_process.application_request import ClientAddress
 from tenantry.wsgi.middleware import (
     TenantryWsgiMiddleware,
-    authenticate_environ,
+    WsgiContext,
     optional_principal_of,
-    text_headers,
+    wsgi_context_in,
 )
 from tenantry.wsgi.tenantry import WsgiAuthenticator
 
@@ -23,12 +22,16 @@ P = ParamSpec("P")
 _EXTENSION: Final = "tenantry"
 
 
-def install(app: Flask, tenantry: WsgiAuthenticator) -> None:
+def install(
+    app: Flask, tenantry: WsgiAuthenticator, *, client_address: ClientAddress | None = None
+) -> None:
     """Prepare an application for views with `requires`, and set ``flask.g.principal``: the caller,
-    or None.
+    or None. ``client_address`` is as in `TenantryWsgiMiddleware`.
     """
     app.extensions[_EXTENSION] = tenantry
-    app.wsgi_app = TenantryWsgiMiddleware(app.wsgi_app, tenantry=tenantry, on_demand=True)  # type: ignore[method-assign]
+    app.wsgi_app = TenantryWsgiMiddleware(  # type: ignore[method-assign]
+        app.wsgi_app, tenantry=tenantry, on_demand=True, client_address=client_address
+    )
     app.before_request(_set_principal)
     app.register_error_handler(DomainError, _refuse)
 
@@ -47,9 +50,9 @@ def requires(
     def decorate(view: Callable[P, Any]) -> Callable[P, Any]:
         @wraps(view)
         def checked(*args: P.args, **kwargs: P.kwargs) -> object:
-            tenantry, context = _installed()
+            context = _installed()
             try:
-                g.principal = authenticate_environ(context, tenantry, request.environ)
+                g.principal = context.authenticate(request.environ)
                 needed.check(g.principal)
             except DomainError as error:
                 # no error handler of the application replaces a response that is raised
@@ -61,14 +64,14 @@ def requires(
     return decorate
 
 
-def _installed() -> tuple[WsgiAuthenticator, RequestContext]:
+def _installed() -> WsgiContext:
     tenantry: WsgiAuthenticator | None = current_app.extensions.get(_EXTENSION)
-    context = context_in(request.environ)
+    context = wsgi_context_in(request.environ)
     if tenantry is None or context is None or context.tenantry is not tenantry:
         raise RuntimeError(
             "Call tenantry.wsgi.flask.install(app, tenantry) on this application first."
         )
-    return tenantry, context
+    return context
 
 
 def _set_principal() -> None:
@@ -76,6 +79,5 @@ def _set_principal() -> None:
 
 
 def _refuse(error: DomainError) -> Response:
-    _, context = _installed()
-    refusal = context.refusal(error)
-    return Response(refusal.body, HTTPStatus(refusal.status), text_headers(refusal.headers))
+    refusal = _installed().refuse(error, request.environ)
+    return Response(refusal.body, refusal.status, refusal.headers)

@@ -1,69 +1,82 @@
 """The WSGI middleware (PEP 3333)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Unpack, cast
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from tenantry.domain.errors import DomainError
-from tenantry.domain.permissions import RequestPrincipal
-from tenantry.in_process.access_rules import AccessRules, Requirement, ScopeRule
+from tenantry.in_process.access_rules import AccessOptions, AccessRules
+from tenantry.in_process.application_request import ClientAddress, wsgi_request
+from tenantry.in_process.principals import WsgiPrincipal
 from tenantry.in_process.request import (
     CONTEXT,
     IDENTITY_HEADERS,
     RequestContext,
+    authenticated_principal,
     context_in,
-    optional_principal_in,
     principal_in,
     request_id_in,
 )
-from tenantry.server.asgi_types import REQUEST_ID, Header
-from tenantry.server.problems import STATUSES, Refusal
-from tenantry.wsgi.tenantry import WsgiAuthenticator, header_in
+from tenantry.server.asgi_types import REQUEST_ID, Header, HotResponse
+from tenantry.wsgi.tenantry import WsgiAuthenticator
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None] | None
 PRINCIPAL: Final = "tenantry.principal"
 _IDENTITY: Final = frozenset(f"HTTP_{name.upper().replace('-', '_')}" for name in IDENTITY_HEADERS)
 
 
-class HasEnviron(Protocol):
-    """A request of Flask, Werkzeug and others."""
-
-    @property
-    def environ(self) -> dict[str, Any]:
-        """The WSGI environment."""
-
-
-class HasMeta(Protocol):
-    """A request of Django."""
-
-    @property
-    def META(self) -> dict[str, Any]:  # noqa: N802
-        """The WSGI environment, or what Django makes of an ASGI scope."""
-
-
-def optional_principal_of(
-    request: Mapping[str, Any] | HasEnviron | HasMeta,
-) -> RequestPrincipal | None:
-    """Return the caller of a request (or its WSGI environment); None if it needed and had no
-    credential.
+class TextRefusal(NamedTuple):
+    """The middleware's own answer, such as to a refused request, as WSGI and its frameworks take
+    it.
     """
-    return optional_principal_in(_environment_of(request))
+
+    status: HTTPStatus
+    headers: list[tuple[str, str]]
+    body: bytes
+    """None to HEAD, whatever the server does."""
 
 
-def principal_of(request: Mapping[str, Any] | HasEnviron | HasMeta) -> RequestPrincipal:
-    """Return the caller of a request (or its WSGI environment). Raises `MissingCredentialError`
-    (401) without one.
-    """
-    return principal_in(_environment_of(request))
+@dataclass
+class WsgiContext(RequestContext):
+    """The context of a request in threads."""
 
+    tenantry: WsgiAuthenticator
 
-def _environment_of(request: Mapping[str, Any] | HasEnviron | HasMeta) -> Mapping[str, Any]:
-    if isinstance(request, Mapping):
-        return request
-    environment: Mapping[str, Any] = request.META if hasattr(request, "META") else request.environ
-    return environment
+    def authenticate(self, environ: dict[str, Any]) -> WsgiPrincipal:
+        """Authenticate and count the request once, and set the caller in its environment. Raises
+        the service's refusals.
+        """
+        if self.principal is None:
+            self.tenantry.call(self.authenticate_once, wsgi_request(environ))
+        environ[PRINCIPAL] = self.principal
+        return principal_of(environ)
+
+    async def authenticate_async(self, environ: dict[str, Any]) -> WsgiPrincipal:
+        """Do the same in a process that has an event loop, too, without blocking it."""
+        if self.principal is None:
+            await self.tenantry.call_async(self.authenticate_once, wsgi_request(environ))
+        environ[PRINCIPAL] = self.principal
+        return principal_of(environ)
+
+    def complete(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return the headers of a response with those of the middleware."""
+        given = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        return _as_text(self.headers_over(given))
+
+    def metadata_of(self, environ: Mapping[str, Any]) -> TextRefusal | None:
+        """Return the response as `metadata`."""
+        if self.tenantry.resource is None:
+            return None
+        path = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"
+        response = self.metadata(environ["REQUEST_METHOD"], path)
+        return None if response is None else _as_answer(response, environ)
+
+    def refuse(self, error: Exception, environ: Mapping[str, Any]) -> TextRefusal:
+        """Return the response as `refusal`."""
+        return _as_answer(self.refusal(error), environ)
 
 
 class TenantryWsgiMiddleware:
@@ -73,6 +86,8 @@ class TenantryWsgiMiddleware:
     is rejected. ``scopes`` is a table of required scopes (requests that it does not list require
     ``*:*``) or a function. Paths are below ``SCRIPT_NAME``. ``mode`` selects the accepted keys:
     ``live``, ``test`` or ``any``. With ``on_demand`` the views authenticate, not the middleware.
+    ``client_address`` returns the client's address for the environment of a request, instead of the
+    server's.
     """
 
     def __init__(
@@ -80,57 +95,49 @@ class TenantryWsgiMiddleware:
         app: WSGIApplication,
         *,
         tenantry: WsgiAuthenticator,
-        public: Iterable[str] = (),
-        optional: bool = False,
-        scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None = None,
-        mode: str = "live",
-        on_demand: bool = False,
+        **options: Unpack[AccessOptions],
     ) -> None:
         self._app = app
         self._tenantry = tenantry
-        self._rules = AccessRules(
-            public=public, optional=optional, scopes=scopes, mode=mode, on_demand=on_demand
-        )
+        self._rules = AccessRules(**options)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        context = context_in(environ)
+        context = wsgi_context_in(environ)
         if context is not None and context.tenantry is self._tenantry:
             return self._pass(context, environ, start_response)
-        context = begin(self._tenantry, environ)
+        context = begin(self._tenantry, environ, self._rules.client_address)
+        if (found := context.metadata_of(environ)) is not None:
+            start_response(
+                f"{found.status:d} {found.status.phrase}", context.complete(found.headers)
+            )
+            return [found.body]
 
         def start_with_headers(
             status: str, headers: list[tuple[str, str]], exc_info: ExcInfo = None
         ) -> Callable[[bytes], object]:
             context.started = True
-            return start_response(status, complete_headers(context, headers), exc_info)
+            return start_response(status, context.complete(headers), exc_info)
 
         return self._pass(context, environ, start_with_headers)
 
     def _pass(
-        self, context: RequestContext, environ: WSGIEnvironment, start_response: StartResponse
+        self, context: WsgiContext, environ: WSGIEnvironment, start_response: StartResponse
     ) -> Iterable[bytes]:
         def refuse(error: Exception) -> list[bytes]:
-            refusal = context.refusal(error)
-            phrase = HTTPStatus(refusal.status).phrase
-            start_response(f"{refusal.status:d} {phrase}", text_headers(refusal.headers))
-            return [body_for(environ, refusal)]
+            refusal = context.refuse(error, environ)
+            start_response(f"{refusal.status:d} {refusal.status.phrase}", refusal.headers)
+            return [refusal.body]
 
         try:
-            needed = requirement_in(
-                self._rules,
-                context,
-                environ["REQUEST_METHOD"],
-                path_of(environ),
-                has_credential=self._tenantry.has_credential(environ),
-            )
+            needed = context.requirement(self._rules, wsgi_request(environ))
             if needed is not None:
-                needed.check(authenticate_environ(context, self._tenantry, environ))
+                needed.check(context.authenticate(environ))
         except Exception as error:  # noqa: BLE001  # the context logs it
             return refuse(error)
         try:
             body = self._app(environ, start_response)
         except DomainError as error:
-            if type(error) not in STATUSES or context.started:
+            if not context.may_refuse(error):
                 raise
             return refuse(error)
         return body if context.started else _UnstartedBody(context, body, refuse)
@@ -155,7 +162,7 @@ class _UnstartedBody:
         try:
             yield from self._body
         except DomainError as error:
-            if type(error) not in STATUSES or self._context.started:
+            if not self._context.may_refuse(error):
                 raise
             yield from self._refuse(error)
 
@@ -165,57 +172,42 @@ class _UnstartedBody:
             close()
 
 
-def path_of(environ: Mapping[str, Any]) -> str:
-    """Return the path below the application's mount point (``SCRIPT_NAME``)."""
-    return str(environ.get("PATH_INFO", "")).encode("latin-1", "replace").decode("utf-8", "replace")
+def optional_principal_of(request: object) -> WsgiPrincipal | None:
+    """Return the caller of a framework's request, or of a WSGI environment; None if it needed and
+    had no credential.
+    """
+    return cast("WsgiPrincipal | None", principal_in(request))
 
 
-def begin(tenantry: WsgiAuthenticator, environ: dict[str, Any]) -> RequestContext:
+def principal_of(request: object) -> WsgiPrincipal:
+    """Return the caller of a framework's request, or of a WSGI environment. Raises
+    `MissingCredentialError` (401) without one.
+    """
+    return cast("WsgiPrincipal", authenticated_principal(request))
+
+
+def begin(
+    tenantry: WsgiAuthenticator, environ: dict[str, Any], find_address: ClientAddress | None = None
+) -> WsgiContext:
     """Make the context of a request, and remove from it what only a gateway may say."""
     for name in _IDENTITY:
         environ.pop(name, None)
-    request_id = request_id_in(environ, header_in(environ, "HTTP_X_REQUEST_ID"))
-    context = RequestContext(tenantry, request_id)
+    request_id = request_id_in(environ, wsgi_request(environ).header(b"x-request-id"))
+    context = WsgiContext(tenantry, request_id, find_address=find_address)
     environ.update({CONTEXT: context, REQUEST_ID: request_id.decode(), PRINCIPAL: None})
     return context
 
 
-def requirement_in(
-    rules: AccessRules,
-    context: RequestContext,
-    method: str,
-    path: str,
-    *,
-    has_credential: bool,
-) -> Requirement | None:
-    context.depends_on_caller |= rules.depends_on_caller(path)
-    return rules.requirement(method, path, has_credential=has_credential)
+def wsgi_context_in(environ: Mapping[str, Any]) -> WsgiContext | None:
+    """Return the context of a WSGI environment; None if no middleware has set it."""
+    context = context_in(environ)
+    return context if isinstance(context, WsgiContext) else None
 
 
-def authenticate_environ(
-    context: RequestContext, tenantry: WsgiAuthenticator, environ: dict[str, Any]
-) -> RequestPrincipal:
-    """Authenticate and count a request once. Raises the service's refusals."""
-    principal = context.principal
-    if principal is None:
-        principal = environ[PRINCIPAL] = tenantry.call(
-            context.authenticate_once, tenantry.credentials_of(environ)
-        )
-    return principal
+def _as_answer(response: HotResponse, environ: Mapping[str, Any]) -> TextRefusal:
+    body = b"" if environ["REQUEST_METHOD"] == "HEAD" else response.body
+    return TextRefusal(HTTPStatus(response.status), _as_text(response.headers), body)
 
 
-def complete_headers(
-    context: RequestContext, headers: Iterable[tuple[str, str]]
-) -> list[tuple[str, str]]:
-    """Return the headers of a response with those of the middleware."""
-    given = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-    return text_headers(context.headers_over(given))
-
-
-def text_headers(headers: Iterable[Header]) -> list[tuple[str, str]]:
+def _as_text(headers: Iterable[Header]) -> list[tuple[str, str]]:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-
-
-def body_for(environ: Mapping[str, Any], refusal: Refusal) -> bytes:
-    """Return the body of a response: none to HEAD, whatever the server does."""
-    return b"" if environ["REQUEST_METHOD"] == "HEAD" else refusal.body

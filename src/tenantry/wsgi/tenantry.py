@@ -12,15 +12,22 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
+import msgspec
+
 from tenantry.auth.admission import Admitted
+from tenantry.auth.authentication import Rejected
+from tenantry.auth.credentials import Sender
 from tenantry.auth.rejection_throttle import no_throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
+from tenantry.domain.entitlements import Consumed
 from tenantry.domain.errors import AuthUnavailableError
+from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.rejections import KnownSender, RefusedRequest
+from tenantry.in_process.application_request import ClientAddress, wsgi_request
+from tenantry.in_process.principals import Use, UsedKey, WsgiPrincipal
 from tenantry.in_process.tenantry import (
     AsgiAuthenticator,
-    Credentials,
-    InProcessConfiguration,
-    client_address,
+    InProcessConnection,
 )
 from tenantry.settings import Settings
 
@@ -35,7 +42,7 @@ _STOPPING: Final = "The application is stopping."
 logger = logging.getLogger(__name__)
 
 
-class WsgiAuthenticator(InProcessConfiguration):
+class WsgiAuthenticator(InProcessConnection):
     """Authenticates the requests of all threads of a process on one event loop, which runs in
     another thread.
 
@@ -52,40 +59,54 @@ class WsgiAuthenticator(InProcessConfiguration):
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         super().__init__(settings, clock=clock, timeouts=timeouts)
-        self._credential_variables = [*map(_variable_of, self.finder.header_names)]
         self._lock = Lock()
         self._thread: _EventLoopThread | None = None
         self._of_parents: list[_EventLoopThread] = []
         reference = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _start_anew(reference()))
 
-    def admit(self, environ: Mapping[str, Any]) -> Admitted:
-        """Authenticate and count the request of a WSGI environment. Raises the service's refusals
-        (`DomainError`).
+    def admit(
+        self, environ: Mapping[str, Any], *, client_address: ClientAddress | None = None
+    ) -> Admitted:
+        """Authenticate and count the request of a WSGI environment; ``client_address`` is as for
+        the middleware. Raises the service's refusals (`DomainError`).
         """
-        return self.call(self.authenticate, self.credentials_of(environ))
+        return self.call(self.authenticate, self.sender_of(wsgi_request(environ), client_address))
 
-    def credentials_of(self, environ: Mapping[str, Any]) -> Credentials:
-        """Return the credentials of a WSGI request."""
-        return Credentials(
-            header_in(environ, "HTTP_AUTHORIZATION"),
-            header_in(environ, "HTTP_X_ORGANIZATION_ID"),
-            client_address(environ.get("REMOTE_ADDR")),
-            self.finder.read_key(lambda name: header_in(environ, _variable_of(name))),
+    async def check(self, sender: Sender) -> Admitted | Rejected:
+        """Do so on the event loop."""
+        return await self._connection().check(sender)
+
+    def record_rejection(self, sender: KnownSender, request: RefusedRequest) -> None:
+        thread = self._thread
+        if thread is not None:
+            thread.tenantry.record_rejection(sender, request)
+
+    def caller_of(self, principal: RequestPrincipal) -> WsgiPrincipal:
+        return WsgiPrincipal(
+            *msgspec.structs.astuple(principal), consumer=self.consume, returner=self.give_back
         )
 
-    def has_credential(self, environ: Mapping[str, Any]) -> bool:
-        """Whether a WSGI request has a header for a credential, be it an empty one."""
-        return any(name in environ for name in self._credential_variables)
+    def consume(self, principal: RequestPrincipal, use: Use) -> Consumed:
+        """Count a use, as `WsgiPrincipal.consume`."""
+        return self.call(self._consume, principal, use)
 
-    async def authenticate(self, credentials: Credentials) -> Admitted:
-        """Authenticate and count a request, on the event loop. Raises the service's refusals
-        (`DomainError`).
-        """
+    async def _consume(self, principal: RequestPrincipal, use: Use) -> Consumed:
+        return await self._connection().consume(principal, use)
+
+    def give_back(self, principal: RequestPrincipal, used: UsedKey) -> Consumed:
+        """Give a use back, as `WsgiPrincipal.give_back`."""
+        return self.call(self._give_back, principal, used)
+
+    async def _give_back(self, principal: RequestPrincipal, used: UsedKey) -> Consumed:
+        return await self._connection().give_back(principal, used)
+
+    def _connection(self) -> AsgiAuthenticator:
+        """Return what the event loop uses."""
         thread = self._thread
         if thread is None:
             raise AuthUnavailableError(_STOPPING)
-        return await thread.tenantry.authenticate(credentials)
+        return thread.tenantry
 
     def call(
         self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
@@ -222,18 +243,3 @@ class _EventLoopThread:
             await self._ended.wait()
         finally:
             await self.tenantry.stop()
-
-
-def _variable_of(header: bytes) -> str:
-    """Return the name that WSGI gives a header (RFC 3875 section 4.1.18)."""
-    return "HTTP_" + header.decode().upper().replace("-", "_")
-
-
-def header_in(environ: Mapping[str, Any], name: str) -> bytes | None:
-    """Return a header's value (``HTTP_...``). The server has joined several by commas (RFC 3875
-    section 4.1.18).
-    """
-    value = environ.get(name)
-    if value is None:
-        return None
-    return str(value).encode("latin-1", "replace")

@@ -56,7 +56,7 @@ class Browser:
 
     def __init__(
         self,
-        make: Callable[[], AsgiApp],
+        make: Callable[..., AsgiApp],
         issuer: Issuer,
         clock: Clock,
         conninfo: str,
@@ -106,11 +106,11 @@ class Browser:
             assert answer.is_success, answer.text
 
     @asynccontextmanager
-    async def at_another_process(self) -> AsyncIterator[httpx2.AsyncClient]:
-        """Run another instance of the service on the same database; the client begins with this
-        browser's cookies.
+    async def at_another_process(self, **changes: str) -> AsyncIterator[httpx2.AsyncClient]:
+        """Run another instance of the service on the same database, with ``changes`` of settings;
+        the client begins with this browser's cookies.
         """
-        app = self._make()
+        app = self._make(**changes)
         async with lifespan(app), client_of(app) as client:
             client.cookies.update(self.client.cookies)
             yield client

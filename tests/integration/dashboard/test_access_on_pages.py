@@ -178,19 +178,25 @@ async def test_no_notice_without_a_subscription(owner: Person) -> None:
     [
         (
             {"current_period_end": JUNE_2033},
-            ["Period ends 4 Jun 2033. It renews automatically."],
+            ["Period ends 4 Jun 2033. It renews automatically.", "Next payment 4 Jun 2033"],
             "Renews on 4 Jun 2033",
             ["Ends on"],
         ),
         (
             {"current_period_end": JUNE_2033, "cancel_at_period_end": True, "ends_at": JUNE_2033},
-            ["Ends on 4 Jun 2033. You won't be charged again."],
+            [
+                "Ends on 4 Jun 2033. Then the free plan applies.",
+                "Next payment None. You won't be charged again.",
+            ],
             "The subscription ends on 4 Jun 2033. You won't be charged again.",
             ["Period ends", "renews"],
         ),
         (
             {"current_period_end": JULY_2033, "cancel_at": JUNE_2033, "ends_at": JUNE_2033},
-            ["Ends on 4 Jun 2033. You won't be charged again."],
+            [
+                "Ends on 4 Jun 2033. Then the free plan applies.",
+                "Next payment None. You won't be charged again.",
+            ],
             "The subscription ends on 4 Jun 2033. You won't be charged again.",
             ["Period ends", "renews"],
         ),
@@ -251,34 +257,30 @@ async def test_a_grant_has_words_of_its_own(dashboard: Dashboard, owner: Person)
     page = (await owner.open(BILLING)).text
     assert (
         "Access Full, with the limits of the plan Pro, until 1 Jan 2099, 00:00 UTC. "
-        "Granted by the operator: Contract 2027-014." in page
+        "By contract: Contract 2027-014." in page
     )
     assert "contract-2027 plan Pro, 80 projects 1 Jan 2099, 00:00 UTC Contract 2027-014" in page
     assert "more 90 projects 1 Jan 2098, 00:00 UTC A <b> until 2027-13-40 25:00:00 UTC" in page
     projects = (await owner.open(f"{AT_ACME}/projects")).text
-    assert "0 of 90 of the plan Pro with the operator's grants." in projects
+    assert "0 of 90 of the plan Pro with your contract." in projects
     events = await owner.open(EVENTS)
-    assert (
-        "Grant more gives projects 90, until 1 Jan 2098, 00:00 UTC. "
-        "Granted by the operator: A <b> until 2027-13-40 25:00:00 UTC." in events.text
-    )
+    assert "Your contract more gives 90 projects until 1 Jan 2098." in events.text
     [of_more, of_contract] = [link for link in events.links if link.startswith(f"{EVENTS}/grant_")]
     event = (await owner.open(of_more)).text
-    assert "Grant more Copy grant Gives 90 projects Until 1 Jan 2098, 00:00:00 UTC" in event
-    assert "Reason A <b> until 2027-13-40 25:00:00 UTC Created" in event
+    assert "Note A <b> until 2027-13-40 25:00:00 UTC Reference" in event
     unsaid = ("another subscription", "did not change", "Mode", "Payload", "tenantry.grant")
     assert [words for words in unsaid if words in event + events.text] == []
-    assert "Plan Free Pro" in (await owner.open(of_contract)).text.replace(" → ", " ")
+    assert "Your plan changed from Free to Pro." in (await owner.open(of_contract)).text
 
 
 async def test_the_end_of_a_subscription_is_not_that_of_a_granted_plan(
     dashboard: Dashboard, owner: Person
 ) -> None:
-    granted = AccessPhase("full", "pro", "Granted by the operator: Contract.", JULY_2033)
-    free = AccessPhase("none", "free", "Grant contract has ended.")
+    granted = AccessPhase("full", "pro", "By contract: Contract.", JULY_2033)
+    free = AccessPhase("none", "free", "The contract contract has ended.")
     ends = {"cancel_at_period_end": True, "current_period_end": JUNE_2033, "ends_at": JUNE_2033}
     await subscribe(dashboard, "active", granted, free, **ends)
-    kept = "The plan Pro stays: a grant or another subscription gives it."
+    kept = "The plan Pro stays: your contract or another subscription gives it."
     assert kept in (await owner.open(f"{AT_ACME}/")).text
     await subscribe(
         dashboard, "active", msgspec.structs.replace(granted, until=JUNE_2033), free, **ends

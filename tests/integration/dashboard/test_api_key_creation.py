@@ -11,6 +11,7 @@ import pytest
 
 from tenantry.api.guards import Credential
 from tenantry.dashboard.labels import labels
+from tenantry.domain.scopes import OWN_SCOPES
 from tests.integration.dashboard.keys import (
     CI,
     KEYS,
@@ -350,7 +351,7 @@ async def test_plan_limit_is_explained_and_input_is_kept(dashboard: Dashboard) -
 
 
 def test_form_offers_exactly_the_scopes_that_routes_need() -> None:
-    assert set(labels().scopes) == scopes_needed(Credential.CALLER)
+    assert set(labels().scopes) == scopes_needed(Credential.CALLER) == OWN_SCOPES
 
 
 async def test_scopes_that_the_user_does_not_hold_are_reported_with_the_other_faults(

@@ -360,6 +360,16 @@ async def test_first_steps_stay_on_the_page_of_a_key_until_it_was_used(
     assert "Send the first request" not in (await olivia.open(f"{KEYS}/{key_id}")).text
 
 
+async def test_page_of_a_key_that_is_switched_off_asks_for_no_request(
+    dashboard: Dashboard,
+) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id, _ = await add_key(dashboard, enabled=False)
+    page = await olivia.open(f"{KEYS}/{key_id}")
+    assert "This key is switched off: requests with it are rejected." in page.text
+    assert "Send the first request" not in page.text
+
+
 async def test_key_with_an_invisible_name_is_confirmed_by_its_last_characters(
     dashboard: Dashboard,
 ) -> None:

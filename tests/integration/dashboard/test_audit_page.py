@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from typing import Final
 
 import pytest
@@ -25,7 +26,7 @@ async def test_entries_are_sentences_with_names(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id = await key(dashboard, "CI")
     await dashboard.call("PATCH", f"/api-keys/{key_id}", {"name": "Builds"})
-    await dashboard.call("DELETE", f"/api-keys/{key_id}")
+    await dashboard.call("DELETE", f"/api-keys/{key_id}?reason=It+was+in+a+log")
     member = (await dashboard.add_member("adam")).rpartition("/")[2]
     await dashboard.call("PATCH", f"/members/{member}", {"role": "admin"})
     await dashboard.call("DELETE", f"/members/{member}")
@@ -42,6 +43,7 @@ async def test_entries_are_sentences_with_names(dashboard: Dashboard) -> None:
         "Olivia Owner created the key Builds",
         "Olivia Owner changed the key Builds",
         "Olivia Owner revoked the key Builds",
+        "Reason It was in a log",
         "Olivia Owner invited Adam Admin as member",
         "Olivia Owner changed the role of Adam Admin to admin",
         "Olivia Owner removed Adam Admin",
@@ -97,6 +99,62 @@ async def test_page_filters_like_the_api(dashboard: Dashboard) -> None:
     assert "No entry matches." in (await olivia.open(f"{AUDIT}?since=2999-01-31")).text
     today = (await dashboard.call("GET", "/audit-events"))["data"][0]["at"][:10]
     assert "created the key CI" in (await olivia.open(f"{AUDIT}?since={today}&until={today}")).text
+
+
+async def test_actor_and_target_are_found_by_their_names(dashboard: Dashboard) -> None:
+    await key(dashboard, "Nightly export")
+    await key(dashboard, "Storefront")
+    await dashboard.call("POST", "/projects", {"name": "Warehouse"})
+    await dashboard.add_member("adam")
+    await (await dashboard.sign_in(ADAM)).open(AT_ACME)
+    olivia = await dashboard.sign_in(OLIVIA)
+    by_olivia = (await olivia.open(f"{AUDIT}?actorId=olivia+owner")).text
+    assert "Olivia Owner created the key Storefront" in by_olivia
+    assert "The operator created the organization" not in by_olivia
+    for target, entry in (
+        ("export", "created the key Nightly export"),
+        ("adam@acme.example", "invited Adam Admin"),
+        ("warehouse", "created the project Warehouse"),
+    ):
+        page = await olivia.open(f"{AUDIT}?targetId={target}")
+        assert entry in page.text
+        assert len(re.findall(r"<summary>", page.html.partition("data-utc")[2])) == 1
+    exported = await olivia.get(f"{EXPORT}?targetId=storefront&format=csv")
+    assert len(list(csv.reader(io.StringIO(exported.text)))) == 2
+
+
+async def test_of_several_with_one_name_people_choose(dashboard: Dashboard) -> None:
+    keys = [await key(dashboard, "Storefront") for _ in range(2)]
+    olivia = await dashboard.sign_in(OLIVIA)
+    page = await olivia.open(f"{AUDIT}?targetId=storefront&action=api_key.created")
+    assert "Target: several match. Choose one." in page.text
+    assert "created the key" not in page.text
+    for key_id in keys:
+        assert f"Storefront (…{key_id[-6:]})" in page.text
+        link = f"{AUDIT}?action=api_key.created&actorId=&targetId={key_id}&since=&until=&zone="
+        assert link in page.links
+        assert "created the key Storefront" in (await olivia.open(link)).text
+    assert (await olivia.get(f"{EXPORT}?targetId=storefront")).status_code == 303
+
+
+async def test_a_name_of_another_tenant_is_not_found(dashboard: Dashboard) -> None:
+    await dashboard.call("POST", "/projects", {"name": "Secret plan"}, user=BERTA)
+    olivia = await dashboard.sign_in(OLIVIA)
+    page = await olivia.open(f"{AUDIT}?targetId=secret+plan")
+    assert "No entry matches." in page.text
+
+
+async def test_an_id_is_that_id_alone_although_another_contains_it(dashboard: Dashboard) -> None:
+    await dashboard.execute(
+        "INSERT INTO audit_events (id, org_id, at, action, actor_kind, target_id) "
+        "VALUES ('aud_gone', 'acme', now(), 'project.deleted', 'operator', 'proj_1')"
+    )
+    await dashboard.execute(
+        "INSERT INTO projects (id, org_id, mode, name, created_at, updated_at) "
+        "VALUES ('proj_10', 'acme', 'live', 'Other', now(), now())"
+    )
+    page = await (await dashboard.sign_in(OLIVIA)).open(f"{AUDIT}?targetId=proj_1")
+    assert "deleted the project" in page.text
 
 
 @pytest.mark.parametrize(
@@ -208,7 +266,7 @@ async def test_entry_of_an_invitation_names_its_address(dashboard: Dashboard) ->
 async def test_filter_of_actors_offers_the_names_on_the_page(dashboard: Dashboard) -> None:
     await key(dashboard, "CI")
     page = await (await dashboard.sign_in(OLIVIA)).open(AUDIT)
-    assert '<option value="olivia">Olivia Owner</option>' in page.html
+    assert '<option value="Olivia Owner"></option>' in page.html
 
 
 async def test_members_and_other_tenants_are_rejected(dashboard: Dashboard) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.dashboard import ACME, AT_ACME, Dashboard, Person, dashboard_of_file
+from tests.support.dashboard import ACME, AT_ACME, MIA, Dashboard, Person, dashboard_of_file
 from tests.support.postgres import PostgresServer
 
 BILLING: Final = f"{AT_ACME}/billing"
@@ -20,6 +20,7 @@ id = "seats"
 type = "limit"
 [[features]]
 id = "exports"
+name = "File exports"
 type = "metered"
 unit = "files"
 [[plans]]
@@ -91,12 +92,48 @@ async def test_billing_page_shows_what_the_tenant_has_of_each_feature(
     await change_plan(dashboard, plan)
     await use_exports(dashboard, 8)
     features = features_on((await owner.get(BILLING)).text)
-    assert list(features) == ["sso", "seats", "exports"]
+    assert list(features) == ["sso", "seats", "File exports"]
     assert (features["sso"], features["seats"]) == (sso, seats)
-    assert re.fullmatch(exports, features["exports"]), features["exports"]
+    assert re.fullmatch(exports, features["File exports"]), features["File exports"]
 
 
-async def test_metered_feature_has_a_bar(dashboard: Dashboard, owner: Person) -> None:
+@pytest.mark.parametrize("path", ["/billing", "/usage"])
+async def test_metered_feature_has_a_bar_with_its_name(
+    dashboard: Dashboard, owner: Person, path: str
+) -> None:
     await use_exports(dashboard, 9)
-    page = (await owner.get(BILLING)).text
-    assert 'max="10" low="8.0" high="9.5" optimum="0" value="9" aria-label="exports used"' in page
+    page = (await owner.get(AT_ACME + path)).text
+    assert (
+        'max="10" low="8.0" high="9.5" optimum="0" value="9" aria-label="File exports used"' in page
+    )
+
+
+async def test_usage_page_says_what_is_left_of_a_quota(dashboard: Dashboard, owner: Person) -> None:
+    await use_exports(dashboard, 3)
+    page = await owner.open(f"{AT_ACME}/usage")
+    assert re.search(
+        r"File exports 3 of 10 files used 7 left\..* Starts again 1 \w{3} \d{4}, 00:00", page.text
+    )
+    await change_plan(dashboard, "enterprise")
+    unlimited = await owner.open(f"{AT_ACME}/usage")
+    assert "File exports 3 files used (no limit)" in unlimited.text
+
+
+@pytest.mark.parametrize(
+    ("used", "title"),
+    [(7, None), (8, "A quota is nearly used up."), (10, "A quota is used up.")],
+)
+async def test_overview_and_usage_warn_of_a_quota_that_is_nearly_used_up(
+    dashboard: Dashboard, owner: Person, used: int, title: str | None
+) -> None:
+    await use_exports(dashboard, used)
+    for path in ("/", "/usage"):
+        page = await owner.open(AT_ACME + path)
+        assert ("A quota is" in page.text) == (title is not None)
+        assert title is None or f"{title} File exports: {used} of 10 files used" in page.text
+
+
+async def test_who_may_not_see_usage_gets_no_warning(dashboard: Dashboard) -> None:
+    await use_exports(dashboard, 10)
+    mia = await dashboard.sign_in(MIA)
+    assert "A quota is" not in (await mia.open(AT_ACME)).text

@@ -151,3 +151,24 @@ async def test_user_of_a_claimed_organization_creates_no_other(dashboard: Dashbo
     )
     assert refused.status == 409
     assert "Your identity provider decides to which organization you belong." in refused.text
+
+
+async def test_mail_about_keys_is_turned_off_and_on(conninfo: str, people: Path) -> None:
+    mail = {"SMTP_URL": "smtp://127.0.0.1:9", "MAIL_FROM": "mail@example.com"}
+    async with running_dashboard(conninfo, people, **mail, KEY_EXPIRY_MAILS="true") as dashboard:
+        adam = await dashboard.sign_in(ADAM)
+        off = await adam.fill((await adam.open(GENERAL)).form_of("Turn off"))
+        assert "Mail about API keys Off" in off.text
+        [entry] = (await dashboard.call("GET", "/audit-events?limit=1"))["data"]
+        assert (entry["action"], entry["after"]["keyMails"]) == ("tenant.updated", False)
+        saved = await adam.send(off, GENERAL, name="Acme Ltd")
+        assert "Mail about API keys Off" in saved.text
+        on = await adam.fill(saved.form_of("Turn on"))
+        assert "Mail about API keys On" in on.text
+        mia = await dashboard.sign_in(MIA)
+        assert "Mail about API keys" not in (await mia.open(GENERAL)).text
+
+
+async def test_mail_about_keys_is_no_setting_where_there_is_none(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in()
+    assert "Mail about API keys" not in (await olivia.open(GENERAL)).text

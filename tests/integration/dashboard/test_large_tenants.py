@@ -1,6 +1,7 @@
 """Pages of a tenant with more rows than a page reads: no row is lost."""
 
 import re
+from pathlib import Path
 from typing import Any, Final
 
 import psycopg
@@ -11,11 +12,12 @@ from tenantry.db.pagination import MAX_SCANNED_RECORDS, MAX_SCANNED_ROWS
 from tests.support.dashboard import ACME, AT_ACME, OLIVIA, Dashboard, Person
 from tests.support.dashboard_page import Page
 
+ROOT: Final = Path(__file__).parents[3]
 # Statements that fill each list: many rows, of which every n-th matches the filter.
 EVENTS: Final = """
-INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome)
-SELECT 'evt_' || n, %(rows)s - n, 'customer.subscription.updated', 2000000000 - n / 2, now(), %(tenant)s,
-       CASE WHEN n %% %(every)s = 0 THEN 'late' ELSE 'applied' END
+INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, subscription_id)
+SELECT 'evt_' || n, %(rows)s - n, 'invoice.payment_failed', 2000000000 - n / 2, now(), %(tenant)s, 'applied',
+       CASE WHEN n %% %(every)s = 0 THEN 'sub_wanted' ELSE 'sub_1' END
   FROM generate_series(1, %(rows)s) AS n
 """
 ENTRIES: Final = """
@@ -43,10 +45,36 @@ SELECT 'proj_' || n, %(tenant)s, 'live', CASE WHEN n %% %(every)s = 0 THEN 'Want
        now() - n / 2 * interval '1 minute', now()
   FROM generate_series(1, %(rows)s) AS n
 """
+INVITATIONS: Final = """
+INSERT INTO memberships (id, issuer, subject, tenant_id, role, invited, created_at)
+SELECT 'inv_' || n, issuer, 'invited_user_' || n, %(tenant)s, 'member', true, now()
+  FROM generate_series(1, %(rows)s) AS n, (SELECT issuer FROM memberships WHERE subject = %(owner)s) AS of
+"""
+PROFILES: Final = """
+INSERT INTO user_profiles (org_id, issuer, subject, name, email, claimed_role, seen_at)
+SELECT %(tenant)s, issuer, 'user_' || n, 'Firstname Lastname ' || n, 'firstname.' || n || '@acme.example',
+       CASE WHEN n > 60 THEN 'member' END, now()
+  FROM generate_series(1, %(rows)s) AS n, (SELECT issuer FROM memberships WHERE subject = %(owner)s) AS of
+"""
+USAGE: Final = """
+INSERT INTO usage_days (org_id, key_id, day, outcome, number)
+SELECT %(tenant)s, id, date_trunc('day', now(), 'UTC') - day * interval '1 day', outcome, 10000 + day
+  FROM api_keys, generate_series(0, 91) AS day,
+       unnest('{accepted,rate_limited,forbidden,quota_exceeded,expired_or_revoked,suspended}'::text[]) AS outcome
+ WHERE last4 = 'wxyz' AND %(rows)s > 0
+"""
+REJECTIONS: Final = """
+INSERT INTO rejections (id, org_id, kind, principal, mode, minute, code, needed, route, status, at, request_id,
+                        address, counted)
+SELECT 'rejection_' || n, %(tenant)s, 'api_key', 'key_' || n %% 50 + 1, 'live', now() - n * interval '1 minute',
+       'insufficient_scope', 'projects:write', '/api/v1/projects/{project_id}', 403, now() - n * interval '1 minute',
+       md5(n::text), '203.0.113.7', 1234
+  FROM generate_series(1, %(rows)s) AS n
+"""
 EVERY_LIST: Final = pytest.mark.parametrize(
     ("statement", "most", "path", "prefix"),
     [
-        (EVENTS, MAX_SCANNED_ROWS, "/events?outcome=late", f"{AT_ACME}/events/evt_"),
+        (EVENTS, MAX_SCANNED_ROWS, "/events?search=wanted", f"{AT_ACME}/events/evt_"),
         (
             ENTRIES,
             MAX_SCANNED_ROWS,
@@ -132,8 +160,8 @@ async def test_exhausted_filter_says_that_nothing_matches(
     owner: Person, dashboard: Dashboard
 ) -> None:
     await fill(dashboard.conninfo, EVENTS, MAX_SCANNED_ROWS, every=MAX_SCANNED_ROWS + 1)
-    page = await owner.open(f"{AT_ACME}/events?outcome=late")
-    assert "No event matches." in page.text
+    page = await owner.open(f"{AT_ACME}/events?search=wanted")
+    assert "No entry matches." in page.text
     assert further(page) is None
 
 
@@ -201,3 +229,55 @@ async def test_unpaid_invoice_is_searched_among_the_newest_events(
             assert "A payment failed" in page.text
             assert ("29.00 EUR could not be collected" in page.text) is shown
             assert ("The last invoice could not be collected" in page.text) is not shown
+
+
+PAGES: Final = (
+    "/",
+    "/billing",
+    "/billing/invoices",
+    "/events?all=yes",
+    "/projects",
+    "/settings/api-keys",
+    "/settings/api-keys?order=requests",
+    "/settings/api-keys/key_1",
+    "/settings/audit",
+    "/settings/members",
+    "/settings/members/invitations",
+    "/settings/members/identity-provider",
+    "/settings/transfer",
+    "/usage/rejections",
+    "/usage?range=24h&by=key",
+    "/usage?range=90d",
+    "/usage?range=90d&by=outcome",
+    "/usage?range=90d&by=key",
+)
+SIZES: Final = re.compile(r"have\s(\d+)\sKB at most, all\sothers\s(\d+)")
+
+
+async def test_pages_are_as_large_as_the_documentation_says(
+    owner: Person, dashboard: Dashboard
+) -> None:
+    for statement, rows in (
+        (KEYS, 50),
+        (MEMBERS, 60),
+        (INVITATIONS, 60),
+        (PROFILES, 120),
+        (PROJECTS, 50),
+        (ENTRIES, 60),
+        (EVENTS, 60),
+        (USAGE, 1),
+        (REJECTIONS, 60),
+    ):
+        await fill(dashboard.conninfo, statement, rows)
+    await dashboard.execute("UPDATE api_keys SET name = 'Storefront of country ' || right(id, 2)")
+    *others, by_outcome, by_key = [await kilobytes(owner, path) for path in PAGES]
+    text = (ROOT / "docs" / "reference" / "dashboard.md").read_text()
+    [stated] = SIZES.findall(text)
+    assert (str(max(by_key, by_outcome)), str(max(others))) == stated
+
+
+async def kilobytes(owner: Person, path: str) -> int:
+    """The size of a page, in full tens."""
+    page = await owner.open(AT_ACME + path)
+    assert page.status == 200
+    return -(-len(page.html.encode()) // 10_000) * 10

@@ -151,7 +151,7 @@ async def test_user_without_a_verified_address_confirms_it_by_mail(dashboard: Da
     assert (sent.status, "Mail sent." in sent.text) == (200, True)
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         cursor = await connection.execute(
-            "SELECT recipient FROM owner_mails WHERE type = 'member.invitation_confirmation'"
+            "SELECT recipient FROM mails WHERE type = 'member.invitation_confirmation'"
         )
         assert await cursor.fetchall() == [("nell@x.example",)]
     confirmed = await nell.open(mailed_path(dashboard, invitation))

@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from tests.support.dashboard import (
+    ACME,
     ADAM,
     AT_ACME,
     AT_BETA,
@@ -50,6 +51,19 @@ async def test_owner_invites_by_mail_and_copies_the_link(dashboard: Dashboard) -
     assert "Role Admin Status open" in page.text
     assert "Invited by Olivia Owner" in page.text
     assert f"{dashboard.url}/invitation?token=inv_" in page.html
+
+
+async def test_invitation_names_the_key_that_invited(dashboard: Dashboard) -> None:
+    made = await dashboard.call(
+        "POST", "/api-keys", {"orgId": ACME, "name": "Onboarding", "scopes": ["*:*"]}
+    )
+    invitation = {"email": "grace@acme.example", "role": "member"}
+    answer = await dashboard.request("POST", "/invitations", made["secret"], invitation)
+    assert answer.status_code == 201
+    olivia = await dashboard.sign_in(OLIVIA)
+    page = await olivia.open(f"{INVITATIONS}/{answer.json()['id']}")
+    assert "Invited by Onboarding" in page.text
+    assert f"{AT_ACME}/settings/api-keys/{made['id']}" in page.links
 
 
 async def test_checklist_of_the_overview_leads_to_invitations_by_mail(dashboard: Dashboard) -> None:

@@ -62,6 +62,18 @@ async def test_name_is_known_after_the_user_signed_out(dashboard: Dashboard) -> 
     assert "Mia <i>Member</i> mia@acme.example" in page.text
 
 
+async def test_an_owner_has_an_address_before_the_first_sign_in(dashboard: Dashboard) -> None:
+    await dashboard.add_member(ADAM.sub, "admin")
+    viewer = await visit(dashboard, ADAM)
+    members = await viewer.open(MEMBERS)
+    assert "olivia@acme.example olivia primary owner" in members.text.replace("Owner ", "")
+    own = await viewer.open(await dashboard.page_of(OLIVIA.sub))
+    assert "<title>olivia@acme.example" in own.html
+    assert OLIVIA.sub in (await viewer.open(f"{MEMBERS}?search=OLIVIA@acme")).text
+    await visit(dashboard, OLIVIA)
+    assert "Olivia Owner olivia@acme.example" in (await viewer.open(MEMBERS)).text
+
+
 async def test_the_list_is_filtered(dashboard: Dashboard) -> None:
     adam = await dashboard.add_member("adam", "admin")
     await dashboard.add_member("mia")
@@ -318,7 +330,7 @@ async def test_organization_is_transferred(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     form = await olivia.open(TRANSFER)
     assert "The current primary owner, Olivia Owner (you), becomes an admin." in form.text
-    assert '<option value="adam">' in form.html
+    assert "<bdi>adam</bdi>" in form.html
     done = await olivia.send(form, userId="adam", ownerEmail="billing@acme.example", name="Acme")
     assert (done.status, done.path) == (200, MEMBERS)
     assert "Ownership transferred." in done.text
@@ -331,6 +343,20 @@ async def test_organization_is_transferred(dashboard: Dashboard) -> None:
     }
 
 
+async def test_new_owner_is_picked_by_name_and_brings_their_address(dashboard: Dashboard) -> None:
+    await dashboard.add_member("adam", "admin")
+    await (await dashboard.sign_in(ADAM)).open(MEMBERS)  # records his name and address
+    olivia = await dashboard.sign_in(OLIVIA)
+    form = await olivia.open(TRANSFER)
+    assert "Adam Admin" in form.text
+    assert "adam@acme.example" in form.text
+    assert "olivia" not in form.html.partition("<fieldset>")[2].partition("</fieldset>")[0]
+    done = await olivia.send(form, userId="adam", name="Acme")
+    assert "Ownership transferred." in done.text
+    [entry] = (await dashboard.call("GET", "/audit-events?action=tenant.transferred"))["data"]
+    assert entry["after"]["ownerEmail"] == ADAM.email
+
+
 async def test_every_fault_of_a_transfer_is_shown_at_once(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     typed = {"userId": "unknown", "ownerEmail": "nowhere", "name": "acme"}
@@ -340,9 +366,29 @@ async def test_every_fault_of_a_transfer_is_shown_at_once(dashboard: Dashboard) 
     assert page.html.count('class="fault"') == 3
     assert "3 fields need a change" in page.text
     assert {"#userId", "#ownerEmail", "#name"} <= set(page.links)
+    typed.pop("userId")  # offered no more
     assert {name: page.form().fields[name] for name in typed} == {
         name: [text] for name, text in typed.items()
     }
+
+
+async def test_new_owner_found_by_a_search_stays_chosen_after_a_fault(dashboard: Dashboard) -> None:
+    await dashboard.execute(
+        "INSERT INTO memberships (issuer, subject, tenant_id, role) "
+        "SELECT issuer, 'user-' || number, tenant_id, 'member' "
+        "FROM memberships, generate_series(10, 62) AS number "
+        "WHERE subject = 'olivia' AND tenant_id = 'acme'"
+    )
+    olivia = await dashboard.sign_in(OLIVIA)
+    everyone = (await olivia.open(TRANSFER)).html
+    [hidden, *_] = [f"user-{n}" for n in range(10, 63) if f'value="user-{n}"' not in everyone]
+    searched = f"{TRANSFER}?search={hidden}"
+    assert f'value="{hidden}"' in (await olivia.open(searched)).html
+    # a form without an action goes to the page's address with its query
+    typed = {"userId": hidden, "ownerEmail": "billing@acme.example", "name": "acme"}
+    refused = await olivia.force(searched, **typed)
+    assert (refused.status, refused.focused) == (422, ["name"])
+    assert refused.form().fields["userId"] == [hidden]
 
 
 async def test_every_fault_of_an_invitation_is_shown_at_once(dashboard: Dashboard) -> None:

@@ -2,7 +2,11 @@
 
 import pytest
 
-from tests.support.dashboard import ADAM, AT_ACME, BERTA, BETA, MIA, NOA, OLIVIA, Dashboard
+from tenantry.domain.api_keys import Pepper
+from tenantry.domain.erased_ids import rejected_alias
+from tenantry.domain.members import User
+from tests.support.app import PEPPER
+from tests.support.dashboard import ACME, ADAM, AT_ACME, BERTA, BETA, MIA, NOA, OLIVIA, Dashboard
 
 PATH = "/account"
 MEMBERSHIPS = "/account/memberships"
@@ -161,3 +165,20 @@ async def test_overview_of_a_member_links_permitted_pages_only(dashboard: Dashbo
     for link in page.links:
         if link.startswith(AT_ACME):
             assert (await mia.open(link)).status == 200, link
+
+
+async def test_a_member_who_was_removed_before_an_erasure_opens_no_page(
+    dashboard: Dashboard,
+) -> None:
+    alias = rejected_alias(User(dashboard._issuer, MIA.sub), Pepper(PEPPER.encode()))
+    await dashboard.execute(
+        "INSERT INTO memberships (issuer, subject, tenant_id, role, removed_at) VALUES (%s, %s, %s, 'member', now())",
+        (dashboard._issuer, alias, ACME),
+    )
+    await dashboard.execute("UPDATE tenants SET rejects_erased = true WHERE id = %s", (ACME,))
+    mia = await dashboard.sign_in(MIA)
+    page = await mia.open(AT_ACME)
+    assert (page.status, "does not belong to this organization any more" in page.text) == (
+        403,
+        True,
+    )

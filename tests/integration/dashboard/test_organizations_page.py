@@ -87,7 +87,7 @@ async def test_start_page_never_redirects_to_a_suspended_tenant_of_many(
 ) -> None:
     await dashboard.join_many(BERTA, 30)
     await dashboard.execute(
-        "UPDATE tenants SET suspended_at = now() WHERE id ~ '^many-' AND id <> 'many-30'"
+        "UPDATE tenants SET suspended_at = now(), suspension = '' WHERE id ~ '^many-' AND id <> 'many-30'"
     )
     await dashboard.operate("DELETE", "/tenants/beta")
     assert (await (await dashboard.sign_in(BERTA)).open("/")).path == "/orgs/many-30/"

@@ -21,7 +21,7 @@ async def change_address(dashboard: Dashboard) -> None:
 async def confirmations(dashboard: Dashboard) -> int:
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         cursor = await connection.execute(
-            "SELECT count(*) FROM owner_mails WHERE type = 'owner_address.confirmation' AND recipient = %s",
+            "SELECT count(*) FROM mails WHERE type = 'owner_address.confirmation' AND recipient = %s",
             (NEW,),
         )
         [number] = await cursor.fetchone() or [0]

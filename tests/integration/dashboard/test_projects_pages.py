@@ -84,6 +84,37 @@ async def test_resubmitted_form_creates_one_project(dashboard: Dashboard) -> Non
     assert await names(dashboard) == ["Once"]
 
 
+async def test_resubmitted_edit_has_one_effect(dashboard: Dashboard) -> None:
+    mia = await dashboard.sign_in(MIA)
+    path = await create(dashboard, "Old")
+    form = await mia.open(f"{path}/edit")
+    clicks = await asyncio.gather(*(mia.send(form, name="New") for _ in range(3)))
+    assert {(click.status, click.path) for click in clicks} == {(200, path)}
+    await dashboard.call("PATCH", f"/projects/{path.rpartition('/')[2]}", {"name": "Old"})
+    again = await mia.send(form, name="New")
+    assert (again.status, again.path) == (200, path)
+    assert await names(dashboard) == ["Old"]
+
+
+async def test_form_resubmitted_after_signing_in_again_creates_one_project(
+    dashboard: Dashboard,
+) -> None:
+    before, after = await dashboard.sign_in(MIA), await dashboard.sign_in(MIA)
+    form = (await before.open(f"{PROJECTS}/new")).form()
+    first = await before.fill(form, name="Once")
+    again = await after.fill(form, name="Once", form_token=after.form_token())
+    assert again.path == first.path
+    assert await names(dashboard) == ["Once"]
+
+
+async def test_edit_without_a_once_token_changes_nothing(dashboard: Dashboard) -> None:
+    mia = await dashboard.sign_in(MIA)
+    path = await create(dashboard, "Old")
+    refused = await mia.send(await mia.open(f"{path}/edit"), name="New", once="")
+    assert (refused.status, refused.heading()) == (400, "This form is incomplete")
+    assert await names(dashboard) == ["Old"]
+
+
 async def test_name_with_bidirectional_controls_is_rejected(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     path = await create(dashboard, "Old")

@@ -61,6 +61,15 @@ async def test_pasted_secret_finds_its_key_and_stays_in_no_address(
     assert secret not in page.html
 
 
+async def test_key_with_these_last_characters_is_first(dashboard: Dashboard, owner: Person) -> None:
+    wanted, secret = await add_key(dashboard, "Wanted")
+    for number in range(6):
+        await add_key(dashboard, f"Newer {number} {secret[-4:]}")
+    page = await owner.open(f"{SEARCH}?q={secret[-4:].lower()}")
+    keys = [link for link in page.links if link.startswith(f"{AT_ACME}/settings/api-keys/")]
+    assert (keys[0], len(keys)) == (f"{AT_ACME}/settings/api-keys/{wanted}", 5)
+
+
 async def test_member_finds_nothing_that_they_may_not_see(
     dashboard: Dashboard, owner: Person
 ) -> None:
@@ -83,7 +92,7 @@ async def test_more_matches_are_a_click_away(dashboard: Dashboard, owner: Person
         await dashboard.deliver(failed(event_id=f"evt_{number}"))
     page = await owner.open(f"{SEARCH}?q=evt_")
     assert page.html.count(f"{AT_ACME}/events/evt_") == 5
-    [more] = [link for text, link in page.anchors if text == "All Events that match"]
+    [more] = [link for text, link in page.anchors if text == "More in Billing history"]
     assert (await owner.open(more)).html.count("data-event=") == 6
 
 

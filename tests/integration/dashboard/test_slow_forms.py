@@ -1,10 +1,23 @@
-"""Every page authorizes a form as of the moment when its body is complete."""
+"""Every page authorizes a form as of the moment when its body is complete, and keeps it."""
 
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
-from tests.support.dashboard import ACME, ADAM, AT_ACME, Dashboard, Person
+from tenantry.dashboard.guards import OPERATOR_PAGES
+from tests.support.dashboard import (
+    ACME,
+    ADAM,
+    AT_ACME,
+    OLGA,
+    OLIVIA,
+    Dashboard,
+    Person,
+    running_dashboard,
+)
+from tests.support.database_link import database_link
 from tests.support.routes import form_addresses
+from tests.support.service import SHORT_TIMEOUTS
 from tests.support.slow_request import SlowRequest
 
 NEW_PROJECT: Final = f"{AT_ACME}/projects/new"
@@ -22,14 +35,16 @@ async def begin(dashboard: Dashboard, person: Person, path: str, **fields: str) 
 
 
 async def test_ended_session_rejects_every_form(dashboard: Dashboard) -> None:
-    here, elsewhere = await dashboard.sign_in(), await dashboard.sign_in()
     addresses = sorted(form_addresses() - {"/sign-out", "/confirm-address"})  # need no session
     assert len(addresses) > 10
-    started = [
-        (address, await begin(dashboard, here, address.replace("{org_id}", ACME)))
-        for address in addresses
-    ]
-    await elsewhere.force("/account/end-other-sessions")
+    olivia, olga = await dashboard.sign_in(), await dashboard.sign_in(OLGA)
+    started = []
+    for address in addresses:
+        here = olga if address.startswith(OPERATOR_PAGES) else olivia
+        request = await begin(dashboard, here, address.replace("{org_id}", ACME))
+        started.append((address, request))
+    for user in (OLIVIA, OLGA):
+        await (await dashboard.sign_in(user)).force("/account/end-other-sessions")
     answers = []
     for address, request in started:
         answers.append((address, (await request.finish())[0]))
@@ -67,3 +82,16 @@ async def test_slow_form_of_an_authorized_user_is_processed(dashboard: Dashboard
     assert [one["name"] for one in (await dashboard.call("GET", "/projects"))["data"]] == [
         "in time"
     ]
+
+
+async def test_slow_form_outlives_a_database_that_hangs(conninfo: str, people: Path) -> None:
+    async with (
+        database_link(conninfo) as link,
+        running_dashboard(link.conninfo, people, SHORT_TIMEOUTS) as dashboard,
+    ):
+        person = await dashboard.sign_in()
+        link.block()
+        request = await begin(dashboard, person, NEW_PROJECT, name="Much thought")
+        status, _, page = await request.finish()
+        link.unblock()
+    assert (status, b"Not saved yet" in page, b"Much thought" in page) == (503, True, True)

@@ -57,19 +57,10 @@ def test_refresh_gives_new_tokens_of_the_same_user(http: httpx2.Client) -> None:
     assert refresh(http, second["refresh_token"]).status_code == 200
 
 
-def test_refresh_token_used_twice_ends_its_successor_too(http: httpx2.Client) -> None:
+def test_refresh_token_works_once(http: httpx2.Client) -> None:
     first = sign_in(http)["refresh_token"]
-    second = refresh(http, first).json()["refresh_token"]
-
+    assert refresh(http, first).status_code == 200
     assert refresh(http, first).json()["error"] == "invalid_grant"
-    assert refresh(http, second).json()["error"] == "invalid_grant"
-
-
-def test_stolen_refresh_token_leaves_other_sign_ins_alone(http: httpx2.Client) -> None:
-    stolen, other = sign_in(http)["refresh_token"], sign_in(http)["refresh_token"]
-    refresh(http, stolen)
-    refresh(http, stolen)
-    assert refresh(http, other).status_code == 200
 
 
 def test_refresh_token_lives_for_thirty_days(http: httpx2.Client, clock: Clock) -> None:
@@ -78,25 +69,15 @@ def test_refresh_token_lives_for_thirty_days(http: httpx2.Client, clock: Clock) 
     assert refresh(http, token).json()["error"] == "invalid_grant"
 
 
-def test_client_gets_its_own_token_with_its_secret(http: httpx2.Client) -> None:
-    form = {"grant_type": "client_credentials", "scope": "openid projects:read"}
-    answer = http.post("/token", data=form, headers={"Authorization": basic(CLIENT_SECRET)}).json()
-
-    assert set(answer) == {"access_token", "token_type", "expires_in", "scope"}
-    claims = verified(http, answer["access_token"]).claims
-    assert (claims["sub"], claims["org_id"], claims["org_role"]) == (
-        CLIENT_ID,
-        "org_demo",
-        "member",
-    )
-    assert claims["scope"] == "projects:read"
-    assert "email" not in claims
-
-
 @pytest.mark.parametrize(
     ("parameters", "headers", "status", "error"),
     [
-        ({"grant_type": "client_credentials", "client_id": CLIENT_ID}, {}, 401, "invalid_client"),
+        (
+            {"grant_type": "client_credentials", "client_id": CLIENT_ID},
+            {},
+            400,
+            "unsupported_grant_type",
+        ),
         ({"grant_type": "refresh_token", "client_id": "other"}, {}, 401, "invalid_client"),
         ({"grant_type": "refresh_token"}, {}, 401, "invalid_client"),
         (

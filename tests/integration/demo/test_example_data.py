@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from tenantry_devkit.demo.example_data import next_moment
+from tenantry_devkit.demo.example_data import AccountTimes, account_times
 from tests.support.billing import rows
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -12,20 +12,21 @@ NEWEST = (
 )
 
 
-async def next_of(conninfo: str) -> datetime:
-    return await next_moment(conninfo, NOW)
+async def times_of(conninfo: str) -> AccountTimes:
+    return await account_times(conninfo, NOW)
 
 
-async def test_provider_clock_begins_now_without_events(conninfo: str) -> None:
-    assert await next_of(conninfo) == NOW
+async def test_without_events_the_account_has_a_history_until_now(conninfo: str) -> None:
+    assert await times_of(conninfo) == (NOW - timedelta(days=32), NOW)
 
 
 async def test_provider_clock_begins_after_future_events(conninfo: str) -> None:
     ahead = NOW + timedelta(days=40)
     await rows(conninfo, NEWEST.format(int(ahead.timestamp())))
-    assert await next_of(conninfo) == ahead + timedelta(seconds=1)
+    present = ahead + timedelta(seconds=1)
+    assert await times_of(conninfo) == (present, present)
 
 
 async def test_past_events_do_not_delay_the_provider_clock(conninfo: str) -> None:
     await rows(conninfo, NEWEST.format(int((NOW - timedelta(days=40)).timestamp())))
-    assert await next_of(conninfo) == NOW
+    assert await times_of(conninfo) == (NOW, NOW)

@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import httpx2
 import pytest
@@ -14,6 +14,7 @@ from tenantry.integrations.oidc.sign_in import UserInfo
 from tenantry.integrations.oidc.tokens import TokenVerifier
 from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_provider import DEVICE_GRANT
+from tenantry_devkit.identity_tokens import DemoUser
 from tests.support.patience import patient_keys
 from tests.support.sign_in import (
     ADA,
@@ -53,7 +54,7 @@ def test_discovery_names_the_issuer_and_its_endpoints(
     assert metadata["code_challenge_methods_supported"] == ["S256"]
     assert metadata["response_types_supported"] == ["code"]
     assert metadata["id_token_signing_alg_values_supported"] == ["RS256"]
-    grants = {"authorization_code", "refresh_token", "client_credentials", DEVICE_GRANT}
+    grants = {"authorization_code", "refresh_token", DEVICE_GRANT}
     assert set(metadata["grant_types_supported"]) == grants
 
 
@@ -155,6 +156,54 @@ def test_id_token_is_for_the_client_and_bound_to_request_and_access_token(
     assert (claims["name"], claims["email"]) == (ADA.name, ADA.email)
 
 
+def auth_time(http: httpx2.Client, code: str) -> datetime:
+    claims = verified(http, redeem(http, code).json()["id_token"]).claims
+    return datetime.fromtimestamp(claims["auth_time"], UTC)
+
+
+def code_for(http: httpx2.Client, user: DemoUser, **changes: str) -> str:
+    """The code that the provider sends without a page to a client that names the user."""
+    response = http.get("/authorize", params=asking(login_hint=user.sub, **changes))
+    return location(response)[1]["code"][0]
+
+
+def test_named_user_within_max_age_needs_no_page(http: httpx2.Client, clock: Clock) -> None:
+    signed_in = clock.now
+    choose(http)
+    clock.now += timedelta(seconds=60)
+    assert auth_time(http, code_for(http, ADA, max_age="60")) == signed_in
+    assert auth_time(http, code_for(http, ADA, prompt="none")) == signed_in
+
+
+def test_user_signs_in_again_after_max_age(http: httpx2.Client, clock: Clock) -> None:
+    choose(http)
+    clock.now += timedelta(seconds=61)
+    page = http.get("/authorize", params=asking(login_hint=ADA.sub, max_age="60"))
+    assert Form(page.text).buttons == [ADA.sub, BOB.sub]
+    _, query = location(
+        http.get("/authorize", params=asking(login_hint=ADA.sub, max_age="60", prompt="none"))
+    )
+    assert query["error"] == ["login_required"]
+    assert auth_time(http, choose(http, max_age="60")) == clock.now
+
+
+def test_client_that_names_a_user_without_max_age_signs_them_in(
+    http: httpx2.Client, clock: Clock
+) -> None:
+    choose(http)
+    clock.now += timedelta(hours=2)
+    assert auth_time(http, code_for(http, ADA)) == clock.now
+
+
+def test_refreshed_tokens_keep_the_time_of_the_sign_in(http: httpx2.Client, clock: Clock) -> None:
+    signed_in = clock.now
+    answer = sign_in(http)
+    clock.now += timedelta(minutes=5)
+    renewed = refresh(http, answer["refresh_token"]).json()
+    claims = verified(http, renewed["id_token"]).claims
+    assert claims["auth_time"] == int(signed_in.timestamp())
+
+
 def test_no_id_token_without_the_openid_scope(http: httpx2.Client) -> None:
     assert "id_token" not in sign_in(http, scope="projects:read")
 
@@ -217,12 +266,10 @@ def test_wrong_verifier_spends_the_code(http: httpx2.Client) -> None:
     assert redeem(http, code).json()["error"] == "invalid_grant"
 
 
-def test_code_used_twice_ends_what_it_was_used_for(http: httpx2.Client) -> None:
+def test_code_works_once(http: httpx2.Client) -> None:
     code = choose(http)
-    refresh_token = redeem(http, code).json()["refresh_token"]
-
+    assert redeem(http, code).status_code == 200
     assert redeem(http, code).json()["error"] == "invalid_grant"
-    assert refresh(http, refresh_token).json()["error"] == "invalid_grant"
 
 
 def test_code_lives_for_sixty_seconds(http: httpx2.Client, clock: Clock) -> None:
@@ -242,6 +289,8 @@ def test_code_lives_for_sixty_seconds(http: httpx2.Client, clock: Clock) -> None
         ({"code_challenge_method": "plain"}, "invalid_request"),
         ({"response_type": "token"}, "unsupported_response_type"),
         ({"prompt": "none"}, "login_required"),
+        ({"max_age": "soon"}, "invalid_request"),
+        ({"max_age": "-1"}, "invalid_request"),
     ],
 )
 @pytest.mark.parametrize("path", ["/authorize", "/authorize/choice"])

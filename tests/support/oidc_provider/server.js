@@ -3,7 +3,8 @@
 // A client_credentials request names the algorithm of its token by the resource (urn:tenantry:RS256, ...:ES256 and the
 // others of ALGORITHMS); the members of the JSON object in its form field `claims` become claims of the token.
 // `tenantry-cli` is a public client for signing in, and `dashboard` the one with CLIENT_SECRET of a dashboard at
-// DASHBOARD_URL, whose tokens for urn:tenantry:api are good for four hours; at both any name is a user's.
+// DASHBOARD_URL, whose tokens for urn:tenantry:api are good for four hours; at both any name is a user's. With
+// PROTECTED_RESOURCE, an address, clients register themselves and get tokens for it with the scope reports:read.
 import { generateKeyPairSync } from 'node:crypto';
 import { createServer } from 'node:http';
 
@@ -12,6 +13,7 @@ import Provider from 'oidc-provider';
 const AUDIENCE = 'tenantry-api';
 const RSA = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512'];
 const ALGORITHMS = [...RSA, 'ES256', 'ES384', 'ES512', 'EdDSA', 'Ed25519'];
+const PROTECTED = process.env.PROTECTED_RESOURCE;
 const RESOURCE = new RegExp(`^urn:tenantry:(${ALGORITHMS.join('|')})$`);
 const API = 'urn:tenantry:api';
 const HOUR = 3600;
@@ -61,14 +63,16 @@ const configuration = {
       getResourceServerInfo: (ctx, resource) => ({
         accessTokenFormat: 'jwt',
         accessTokenTTL: resource === API ? 4 * HOUR : HOUR,
-        audience: resource === API ? API : AUDIENCE,
-        jwt: { sign: { alg: resource === API ? 'ES256' : RESOURCE.exec(resource)[1] } },
-        scope: SCOPES,
+        audience: [API, PROTECTED].includes(resource) ? resource : AUDIENCE,
+        jwt: { sign: { alg: RESOURCE.exec(resource)?.[1] ?? 'ES256' } },
+        scope: resource === PROTECTED ? 'reports:read' : SCOPES,
       }),
       useGrantedResource: () => true,
     },
+    registration: { enabled: PROTECTED !== undefined },
     revocation: { enabled: true },
   },
+  scopes: ['openid', 'offline_access', ...(PROTECTED ? ['reports:read'] : [])],
   ttl: { IdToken: 4 * HOUR },
   issueRefreshToken: (ctx, client) => client.grantTypeAllowed('refresh_token'),
   jwks: {

@@ -1,1 +1,1 @@
-"""Faults of the network and of hosts, on several machines that are network namespaces."""
+"""Disturbances of the network and of hosts, on several machines that are network namespaces."""

@@ -96,6 +96,6 @@ class HostMonitor:
                 yield f"host {host} answered a revoked key with {status}, {count} times"
 
     def _was_unready(self, result: Injection) -> bool:
-        """Return whether a poll during a fault found host a not ready and host b ready."""
+        """Return whether a poll during a disturbance found host a not ready and host b ready."""
         during = (each for each in self._history if result.began <= each.at <= result.ended)
         return any(a != _READY and b == _READY for _, (a, b) in during)

@@ -1,1 +1,1 @@
-"""Faults of a database that Patroni manages, on machines that are network namespaces."""
+"""Disturbances of a database that Patroni manages, on machines that are network namespaces."""

@@ -75,7 +75,7 @@ class Programs(NamedTuple):
         if os.geteuid() or not Path("/dev/net/tun").exists():
             raise LookupError("needs root and /dev/net/tun, for network namespaces")
         patroni = Path(
-            os.environ.get("TENANTRY_TEST_PATRONI_BIN", Path(sys.prefix, "patroni", "bin"))
+            os.environ.get("TENANTRY_TEST_PATRONI_BIN", Path(sys.prefix, "tools", "bin"))
         )
         if not (patroni / PATRONI).exists():
             raise LookupError("needs Patroni: make .venv/.patroni")
@@ -342,7 +342,7 @@ class PatroniCluster:
             time.sleep(_POLL)
 
     def socket_conninfo(self, machine: str, database: str = DATABASE) -> str:
-        """Return a superuser's connection string for a machine's socket, which no network fault
+        """Return a superuser's connection string for a machine's socket, which no network failure
         affects.
         """
         return make_conninfo(

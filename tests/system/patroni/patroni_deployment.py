@@ -68,7 +68,7 @@ class PatroniDeployment(Deployment):
         self.cluster = PatroniCluster(folder, network, programs)
         self.watchdogs: dict[str, Watchdog] = {}
         self.stock: dict[str, str] = {}
-        """Keys to revoke during faults: secrets by id. Standbys have them before."""
+        """Keys to revoke during disturbances: secrets by id. Standbys have them before."""
         self.stock_owner = ""
         """A key that may revoke them."""
         self._supervisors: dict[str, ProcessSupervisor] = {}
@@ -85,7 +85,7 @@ class PatroniDeployment(Deployment):
 
     @property
     def conninfo(self) -> str:
-        """The newest primary's socket, which no network fault affects."""
+        """The newest primary's socket, which no network failure affects."""
         return self.cluster.socket_conninfo(self.cluster.newest_primary())
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
@@ -112,7 +112,8 @@ class PatroniDeployment(Deployment):
         """Start the database and load tenants and keys."""
         super().prepare()
         [self.stock_owner] = self.create_tenants([_STOCK]).values()
-        self.stock = support.create_keys(self.conninfo, _STOCK, _STOCK_SIZE)
+        owners = {f"key_{_STOCK}_{number}": _STOCK for number in range(_STOCK_SIZE)}
+        self.stock = support.create_keys(self.conninfo, owners)
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Start the service."""
@@ -178,7 +179,7 @@ class PatroniDeployment(Deployment):
             process.kill()
 
     def make_whole(self) -> None:
-        """Undo every fault, and wait until all machines work again."""
+        """Undo every disturbance, and wait until all machines work again."""
         self.network.heal()
         for name in (*DATABASES, *ETCDS):
             self.cluster.signal(name, signal.SIGCONT)

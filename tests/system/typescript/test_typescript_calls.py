@@ -139,7 +139,7 @@ async def test_ids_stay_within_their_part_of_the_path(
     assert await package.result_of(program, served.url, key_of(acme)) == [
         *["keyId is not an id"] * 3,
         *["not_found"] * 3,
-        "keyId is not an id",
+        "there is no parameter id",
     ]
 
 
@@ -164,13 +164,40 @@ async def test_page_of_another_service_is_no_result(package: Package, served: Se
     """
     )
     assert await package.result_of(program, served.url, "svc_live_x") == [
-        ["UnreadableAnswerError", "The response (200, text/html) is not one of tenantry."],
-        ["UnreadableAnswerError", "The response (204, no type) is not one of tenantry."],
+        [
+            "UnreadableAnswerError",
+            "The response (200, text/html) is not one of tenantry: check baseUrl.",
+        ],
+        [
+            "UnreadableAnswerError",
+            "The response (204, no type) is not one of tenantry: check baseUrl.",
+        ],
         ["APIError", "302 http_302: The response gives no reason."],
         [
-            "APIError",
+            "NotFoundError",
             "404 http_404: baseUrl is not the address of tenantry: another server answered. <h1> Nothing here",
         ],
+    ]
+
+
+async def test_response_is_empty_where_the_api_says_so(package: Package, nowhere: str) -> None:
+    program = """
+        const headers = { "content-type": "application/json" };
+        const answers = [[204, null], [200, "{}"]];
+        const found = [];
+        for (const [status, body] of answers) {
+            const fetch = async () => new Response(body, { status, headers: body === null ? {} : headers });
+            const { tenants, invitations, members } = new Tenantry({ baseUrl, apiKey, fetch });
+            const calls = [tenants.end({ tenantId: "acme", name: "Acme" }), members.delete({ memberId: "m" }),
+                invitations.requestConfirmation({ token: "t" })];
+            const results = await Promise.allSettled(calls);
+            found.push(results.map(({ reason, value }) => reason?.name ?? value ?? null));
+        }
+        print(found);
+    """
+    assert await package.result_of(program, nowhere, "svc_live_x") == [
+        [None] * 3,
+        ["UnreadableAnswerError"] * 3,
     ]
 
 
@@ -207,3 +234,61 @@ async def test_operator_sets_lists_and_ends_grants(
         ["contract"],
         [],
     ]
+
+
+async def test_operator_acts_for_a_tenant(
+    package: Package, served: Served, acme: Organization
+) -> None:
+    program = """
+        const operator = new Tenantry({ baseUrl, operatorToken: apiKey });
+        const acting = operator.tenant(ORG, { onBehalfOf: "signup", mode: "test" });
+        const { kind, orgId, mode } = await acting.auth.whoami();
+        const made = await acting.projects.create({ name: "Storefront" });
+        const [entry] = (await operator.tenant(ORG).auditEvents.list().firstPage()).data;
+        const unnamed = await rejection(operator.auth.whoami());
+        const unknown = await rejection(operator.tenant("org-none").auth.whoami());
+        const codes = [unnamed, unknown].map(({ statusCode, code }) => [statusCode, code]);
+        print([kind, orgId, mode, made.mode, entry.actorKind, entry.onBehalfOf, codes]);
+    """.replace("ORG", json.dumps(acme.id))
+    assert await package.result_of(program, served.url, OPERATOR_TOKEN) == [
+        "operator",
+        acme.id,
+        "test",
+        "test",
+        "operator",
+        "signup",
+        [[400, "organization_required"], [404, "not_found"]],
+    ]
+
+
+async def test_only_a_client_of_the_operator_names_a_tenant_in_its_requests(
+    package: Package, served: Served
+) -> None:
+    program = (
+        ANOTHER_SERVER
+        + """
+        const asked = [];
+        const names = ["authorization", "x-act-as-organization", "x-act-in-mode", "x-on-behalf-of"];
+        const answer = (request, response) => {
+            asked.push(names.map((name) => request.headers[name] ?? null));
+            response.writeHead(404).end();
+        };
+        const { baseUrl: there } = { baseUrl: `http://127.0.0.1:${server.address().port}` };
+        const operator = new Tenantry({ baseUrl: there, operatorToken: "op" });
+        for (const client of [elsewhere, operator, operator.tenant("acme", { onBehalfOf: "a" })]) {
+            await rejection(client.auth.whoami());
+        }
+        const wrong = [() => elsewhere.tenant("acme"), () => operator.tenant("a b"), () => operator.tenant(""),
+            () => new Tenantry({ baseUrl: there, apiKey: "k", operatorToken: "op" })];
+        const errors = wrong.map((each) => { try { each(); } catch (error) { return error.constructor.name; } });
+        print([asked, errors]);
+        server.close();
+    """
+    )
+    asked, errors = await package.result_of(program, served.url, "svc_live_x")
+    assert asked == [
+        ["Bearer svc_live_x", None, None, None],
+        ["Bearer op", None, None, None],
+        ["Bearer op", "acme", None, "a"],
+    ]
+    assert errors == ["ConfigurationError", "TypeError", "TypeError", "ConfigurationError"]

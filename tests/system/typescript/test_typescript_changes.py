@@ -4,21 +4,21 @@ import asyncio
 import json
 import random
 
-from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.sdk.faulty_proxy import Failure, faulty_proxy
 from tests.sdk.sdk_support import Served
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.service import Organization
 from tests.support.typescript_client import ANOTHER_SERVER, Package
 
-ENDS: list[Fault] = [
-    Fault.RESET_BEFORE,
-    Fault.RESET_AFTER,
-    Fault.UNAVAILABLE_BEFORE,
-    Fault.UNAVAILABLE_AFTER,
-    Fault.TRUNCATED,
-    Fault.TRUNCATED_HEAD,
+ENDS: list[Failure] = [
+    Failure.RESET_BEFORE,
+    Failure.RESET_AFTER,
+    Failure.UNAVAILABLE_BEFORE,
+    Failure.UNAVAILABLE_AFTER,
+    Failure.TRUNCATED,
+    Failure.TRUNCATED_HEAD,
 ]
-"""Faults after which an attempt ends at once."""
+"""Failures after which an attempt ends at once."""
 
 
 async def rename(organization: Organization, *names: str) -> None:
@@ -34,7 +34,8 @@ async def test_the_cursor_after_each_event_continues_with_the_next(
     program = """
         const { events } = tenantry.operator;
         const wanted = { types: "tenant.*,api_key.*,audit.*", orgId: ORG };
-        const whole = (await events.list(wanted)).data;
+        const whole = [];
+        for await (const event of events.list({ ...wanted, limit: 3 })) whole.push(event);
         const seen = [];
         let cursor;
         for (const _ of whole) {
@@ -69,8 +70,8 @@ async def test_following_outlasts_a_bad_day(
         print(seen);
     """.replace("ORG", json.dumps(acme.id))
 
-    def bad_day() -> Fault:
-        return chance.choice(ENDS) if chance.random() < 0.3 else Fault.NONE
+    def bad_day() -> Failure:
+        return chance.choice(ENDS) if chance.random() < 0.3 else Failure.NONE
 
     names = [f"name {number}" for number in range(12)]
     async with faulty_proxy(served.url, bad_day) as (url, _):
@@ -93,7 +94,7 @@ async def test_pages_and_the_signal_that_ends_them(
                 if (page.data.length === 0) controller.abort(new Error("enough"));
             }
         })());
-        print([types, error.message]);
+        print([types, error.cause.message]);
     """.replace("ORG", json.dumps(acme.id))
     types, message = await package.result_of(program, served.url, OPERATOR_TOKEN)
     assert (types, message) == ([["tenant.created"], ["api_key.created"], []], "enough")
@@ -143,7 +144,7 @@ async def test_time_limits_count_from_the_end_of_the_wait(
 ) -> None:
     program = """
         const client = new Tenantry({ baseUrl, apiKey, timeout: 2000, attemptTimeout: 900, retries: 0 });
-        const page = await client.operator.events.list({ after: "now", orgId: ORG, wait: 1 });
+        const page = await client.operator.events.list({ after: "now", orgId: ORG, wait: 1 }).firstPage();
         print(page.data.length);
     """.replace("ORG", json.dumps(acme.id))
     assert await package.result_of(program, served.url, OPERATOR_TOKEN) == 0

@@ -16,12 +16,18 @@ async def test_credential_is_in_no_output(
         const shown = (value) => inspect(value, { depth: Infinity, showHidden: true });
         const broken = (apiKey) => Promise.resolve().then(() => new Tenantry({ baseUrl, apiKey }));
         const failed = [broken(`${apiKey}\\u0100 x`), tenantry.projects.get({ projectId: "x" })].map(rejection);
-        print([tenantry, ...(await Promise.all(failed))].flatMap((value) => [shown(value), JSON.stringify(value)]));
+        const away = tenantry.withOptions({ headers: { "X-Token": apiKey }, timeout: 1 });
+        failed.push(rejection(away.apiKeys.get({ keyId: apiKey })));
+        const called = await tenantry.auth.whoami().withResponse();
+        print([tenantry, ...(await Promise.all(failed)), away, called, called.response, tenantry.projects].flatMap(
+            (value) => [shown(value), JSON.stringify(value), String(value)]));
     """
     key = key_of(acme)
     texts = await package.result_of(program, served.url, key)
     assert [text for text in texts if key[12:] in text] == []
-    assert "ConfigurationError: apiKey is not a credential" in texts[2]
+    assert texts[0] == texts[2] == f"Tenantry({served.url})"
+    assert "ConfigurationError: apiKey is not a credential" in texts[3]
+    assert "GET /api/v1/api-keys/**********" in texts[9]
 
 
 async def test_secret_of_a_new_key_is_masked_wherever_it_is_printed(

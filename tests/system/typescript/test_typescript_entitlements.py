@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.sdk.faulty_proxy import Failure, faulty_proxy
 from tests.sdk.sdk_support import Served, serving
+from tests.support.app import OPERATOR_TOKEN
 from tests.support.catalogs import catalog_file
 from tests.support.feature_catalog import CATALOG, tenant_of
 from tests.support.postgres import PostgresServer
@@ -66,7 +67,7 @@ async def test_use_is_counted_until_the_quota_is_exceeded(
         [1, 1],
         [
             ["QuotaExceededError", "quota_exceeded", True],
-            ["APIError", "feature_not_metered", False],
+            ["ConflictError", "feature_not_metered", False],
         ],
     ]
 
@@ -74,11 +75,11 @@ async def test_use_is_counted_until_the_quota_is_exceeded(
 async def test_lost_answers_of_consume_count_once(
     package: Package, selling: Served, basic: Organization
 ) -> None:
-    faults = iter([Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER, Fault.TRUNCATED])
+    failures = iter([Failure.RESET_AFTER, Failure.UNAVAILABLE_AFTER, Failure.TRUNCATED])
     program = """
         print((await tenantry.entitlements.consume({ feature: "exports", amount: 4 })).used);
     """
-    async with faulty_proxy(selling.url, lambda: next(faults, Fault.NONE)) as (url, _):
+    async with faulty_proxy(selling.url, lambda: next(failures, Failure.NONE)) as (url, _):
         assert await package.result_of(program, url, key_of(basic)) == 4
 
 
@@ -115,7 +116,8 @@ async def test_check_of_a_caller_needs_the_feature(
         const missing = await rejection(verify("sso"));
         const wrong = await rejection(verify("sso/mode/any"));
         const unknown = await rejection(verify("ssso"));
-        const codes = [missing.statusCode, unknown.code, unknown.statusCode];
+        const codes = [missing.statusCode, unknown.code, unknown instanceof UnknownFeatureError];
+        codes.push(unknown instanceof NotFoundError, caller.has("exports"), caller.has("sso"));
         print([caller.features, missing instanceof FeatureNotGrantedError, ...codes, wrong.name]);
     """
     assert await package.result_of(program, selling.url, key_of(basic)) == [
@@ -123,6 +125,76 @@ async def test_check_of_a_caller_needs_the_feature(
         True,
         403,
         "unknown_feature",
-        404,
+        True,
+        True,
+        True,
+        False,
         "TypeError",
+    ]
+
+
+async def test_caller_consumes_by_its_own_credential(
+    package: Package, selling: Served, basic: Organization
+) -> None:
+    program = """
+        const { inspect } = await import("node:util");
+        const gateway = new Tenantry({ baseUrl });
+        const caller = await gateway.auth.verify(request(apiKey), null);
+        const once = { feature: "exports", amount: 8, idempotencyKey: "export-7" };
+        const used = [await caller.consume(once), await caller.consume(once)];
+        const exceeded = await rejection(caller.consume({ feature: "exports", amount: 3 }));
+        const shown = [inspect(caller, { depth: 9, showHidden: true }), JSON.stringify(caller)].join();
+        print([used.map(({ remaining }) => remaining), exceeded.name, shown.includes(apiKey)]);
+    """
+    assert await package.result_of(program, selling.url, key_of(basic)) == [
+        [2, 2],
+        "QuotaExceededError",
+        False,
+    ]
+
+
+async def test_operator_consumes_for_a_tenant(
+    package: Package, selling: Served, basic: Organization
+) -> None:
+    program = f"""
+        const tenant = new Tenantry({{ baseUrl, operatorToken: apiKey }}).tenant("{basic.id}");
+        print((await tenant.entitlements.consume({{ feature: "exports", amount: 2 }})).remaining);
+    """
+    assert await package.result_of(program, selling.url, OPERATOR_TOKEN) == 8
+
+
+async def test_operator_gives_back_for_a_tenant(
+    package: Package, selling: Served, basic: Organization
+) -> None:
+    program = f"""
+        const {{ entitlements }} = new Tenantry({{ baseUrl, operatorToken: apiKey }}).tenant("{basic.id}");
+        const once = {{ feature: "exports", idempotencyKey: "jobs/7?#%2F" }};
+        await entitlements.consume({{ ...once, amount: 2 }});
+        const returned = [await entitlements.giveBack(once), await entitlements.giveBack(once)];
+        const again = await rejection(entitlements.consume(once));
+        print([returned.map(({{ used, remaining }}) => [used, remaining]), again.code]);
+    """
+    assert await package.result_of(program, selling.url, OPERATOR_TOKEN) == [
+        [[0, 10], [0, 10]],
+        "consumption_given_back",
+    ]
+
+
+async def test_feature_that_was_cut_from_the_list_is_unknown(
+    package: Package, nowhere: str
+) -> None:
+    program = """
+        const headers = { "x-principal-kind": "api_key", "x-principal-id": "k", "x-tenant-id": "acme", "x-mode": "live",
+            "x-plan": "pro", "x-subscription-status": "active", "x-access": "full", "x-effective-plan": "pro",
+            "x-features": "exports,..." };
+        const gateway = new Tenantry({ baseUrl, fetch: async () => new Response(null, { headers }) });
+        const caller = await gateway.auth.verify(request("x"), null);
+        const unknown = await rejection((async () => caller.has("sso"))());
+        print([caller.features, caller.featuresCut, caller.has("exports"), unknown.message]);
+    """
+    assert await package.result_of(program, nowhere) == [
+        ["exports"],
+        True,
+        True,
+        'The service named only some of the features: pass feature: "sso" to verify()',
     ]

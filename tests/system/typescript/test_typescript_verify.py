@@ -1,21 +1,12 @@
-"""`auth.verify` of the TypeScript client, and the Express example that uses it."""
+"""`auth.verify` of the TypeScript client."""
 
-import asyncio
-import shutil
-from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Final
+import itertools
+import json
 
-import httpx2
-
-from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.sdk.faulty_proxy import Failure, faulty_proxy
 from tests.sdk.sdk_support import Served, serving
-from tests.support.required import node
 from tests.support.service import KEYS, Organization
-from tests.support.typescript_client import ANOTHER_SERVER, ROOT, Package, key_of
-
-EXAMPLE: Final = ROOT / "examples" / "express" / "server.js"
+from tests.support.typescript_client import ANOTHER_SERVER, Package, key_of
 
 
 async def key_with(organization: Organization, *scopes: str, **fields: object) -> str:
@@ -65,9 +56,11 @@ async def test_verify_returns_the_caller_until_its_key_is_revoked(
         const revoked = await rejection(gateway.auth.verify(request(key.secret.reveal()), null));
         const told = [forbidden, revoked].map((error) =>
             [error.statusCode, error.code, error.headersToPassOn["WWW-Authenticate"]]);
-        print([{ ...caller, id: caller.id === key.id }, ...told]);
+        print([{ ...caller, id: caller.id === key.id }, caller.effectivePlan, ...told]);
     """
-    caller, forbidden, revoked = await package.result_of(program, served.url, key_of(acme))
+    caller, effective_plan, forbidden, revoked = await package.result_of(
+        program, served.url, key_of(acme)
+    )
     assert caller == {
         "orgId": acme.id,
         "id": True,
@@ -75,11 +68,12 @@ async def test_verify_returns_the_caller_until_its_key_is_revoked(
         "mode": "live",
         "plan": "free",
         "subscriptionStatus": "none",
-        "access": "none",
-        "effectivePlan": "free",
+        "access": {"state": "none", "plan": "free"},
         "externalId": "cus_4711",
         "features": [],
+        "featuresCut": False,
     }
+    assert effective_plan == "free"
     assert forbidden[:2] == [403, "insufficient_scope"]
     assert 'scope="reports:write"' in forbidden[2]
     assert revoked[:2] == [401, "api_key_revoked"]
@@ -192,18 +186,18 @@ async def test_verify_rejects_when_tenantry_is_unreachable(
     """
     expected = [503, "auth_unavailable", 503, "1"]
     assert await package.result_of(program, nowhere, key_of(acme)) == expected
-    lost = (Fault.RESET_AFTER, Fault.TRUNCATED_HEAD, Fault.GARBAGE)
-    for fault in (Fault.SILENT, Fault.UNAVAILABLE_AFTER, *lost):
-        async with faulty_proxy(served.url, lambda fault=fault: fault) as (url, proxy):  # type: ignore[misc]
-            assert await package.result_of(program, url, key_of(acme)) == expected, fault
-        assert len(proxy.met) == (2 if fault in lost else 1)
+    lost = (Failure.RESET_AFTER, Failure.TRUNCATED_HEAD, Failure.GARBAGE)
+    for failure in (Failure.SILENT, Failure.UNAVAILABLE_AFTER, *lost):
+        async with faulty_proxy(served.url, itertools.repeat(failure).__next__) as (url, proxy):
+            assert await package.result_of(program, url, key_of(acme)) == expected, failure
+        assert len(proxy.met) == (2 if failure in lost else 1)
 
 
 async def test_verify_retries_a_lost_connection_once(
     package: Package, served: Served, acme: Organization
 ) -> None:
-    faults = iter([Fault.RESET_BEFORE, Fault.NONE])
-    async with faulty_proxy(served.url, lambda: next(faults)) as (url, proxy):
+    failures = iter([Failure.RESET_BEFORE, Failure.NONE])
+    async with faulty_proxy(served.url, lambda: next(failures)) as (url, proxy):
         program = "print((await tenantry.auth.verify(request(apiKey), null)).orgId);"
         assert await package.result_of(program, url, key_of(acme)) == acme.id
     assert len(proxy.met) == 2
@@ -240,54 +234,48 @@ async def test_verify_rejects_when_another_server_answers(
     assert accepted == "x"  # what is rejected above is not the identity
 
 
-@asynccontextmanager
-async def express_service(package: Package, base_url: str) -> AsyncIterator[str]:
-    """The example's address, while it runs."""
-    shutil.copy(EXAMPLE, package.folder / "server.js")
-    process = await asyncio.create_subprocess_exec(
-        node(),
-        "server.js",
-        cwd=package.folder,
-        env={"TENANTRY_BASE_URL": base_url, "PORT": "0"},
-        stdout=PIPE,
+async def test_verify_says_whether_the_address_is_known(package: Package, served: Served) -> None:
+    program = (
+        ANOTHER_SERVER
+        + """
+        const asked = [];
+        const answer = (request, response) => {
+            asked.push(request.headers["x-forwarded-for"]);
+            response.writeHead(401).end();
+        };
+        for (const clientAddress of [undefined, "", "x\\r\\ny", "2001:db8::1", "192.0.2.7"]) {
+            await rejection(elsewhere.auth.verify(request(apiKey), null, { clientAddress }));
+        }
+        print(asked);
+        server.close();
+    """
     )
-    assert process.stdout is not None
-    try:
-        yield (await process.stdout.readline()).decode().strip()
-    finally:
-        process.kill()
-        await process.communicate()
+    assert await package.result_of(program, served.url, "svc_live_x") == [
+        "unknown",
+        "unknown",
+        "unknown",
+        "2001:db8::1",
+        "192.0.2.7",
+    ]
 
 
-async def test_express_example_lets_only_callers_with_the_scope_in(
-    package: Package, served: Served, acme: Organization, nowhere: str
+async def test_rejection_of_a_consuming_caller_is_for_them(
+    package: Package, served: Served, acme: Organization
 ) -> None:
-    reader = await served.service.key(acme.owner, acme.id, "reports:read")
-    other = await served.service.key(acme.owner, acme.id, "projects:read")
-    async with httpx2.AsyncClient(trust_env=False) as client:
-
-        async def ask(url: str, credential: str | None) -> httpx2.Response:
-            return await client.get(
-                url, headers={"Authorization": f"Bearer {credential}"} if credential else {}
-            )
-
-        async with express_service(package, served.url) as url:
-            assert (await ask(url, reader.caller.credential)).json() == {
-                "tenant": acme.id,
-                "reports": [],
-            }
-            missing = await ask(url, None)
-            assert missing.headers["www-authenticate"] == 'Bearer realm="api"'
-            assert missing.headers["content-type"].startswith("application/problem+json")
-            assert missing.json()["code"] == "missing_credential"
-            assert (await ask(url, other.caller.credential)).json()["code"] == "insufficient_scope"
-            two = [
-                ("Authorization", f"Bearer {caller.credential}")
-                for caller in (reader.caller, other.caller)
-            ]
-            assert (await client.get(url, headers=two)).json()["code"] == "invalid_credential"
-            await acme.owner.delete(reader.path)
-            assert (await ask(url, reader.caller.credential)).json()["code"] == "api_key_revoked"
-        async with express_service(package, nowhere) as url:
-            unavailable = await ask(url, other.caller.credential)
-            assert (unavailable.status_code, unavailable.headers["retry-after"]) == (503, "1")
+    key = await key_with(acme, "a:b")
+    program = """
+        const caller = await new Tenantry({ baseUrl }).auth.verify(request(KEY), "a:b");
+        const { id } = await new Tenantry({ baseUrl, apiKey: KEY }).auth.whoami();
+        await tenantry.apiKeys.delete({ keyId: id });
+        const theirs = await rejection(caller.consume({ feature: "exports" }));
+        const ours = await rejection(new Tenantry({ baseUrl, apiKey: KEY }).entitlements.consume({ feature: "x" }));
+        let isAway = false;
+        const fetch = (...asked) => isAway ? Promise.reject(new TypeError("away")) : globalThis.fetch(...asked);
+        const client = new Tenantry({ baseUrl, fetch, retries: 0 });
+        const known = await client.auth.verify(request(apiKey), null);
+        isAway = true;
+        const away = await rejection(known.consume({ feature: "exports" }));
+        print([theirs, ours, away].map(({ statusCode, isForCaller }) => [statusCode, isForCaller]));
+    """.replace("KEY", json.dumps(key))
+    result = await package.result_of(program, served.url, key_of(acme))
+    assert result == [[401, True], [401, False], [503, True]]

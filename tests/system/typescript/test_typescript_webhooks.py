@@ -2,6 +2,10 @@
 
 import base64
 import json
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import pytest
 
 from tenantry_sdk import webhooks as python_webhooks
 from tests.sdk.sdk_support import Served
@@ -9,22 +13,47 @@ from tests.support.typescript_client import Package
 from tests.support.webhook_vectors import (
     BODY,
     DELIVERIES,
+    NO_CHANGES,
     NO_EVENTS,
+    NOT_OWN_SECRETS,
     NOW,
+    OWN_BODY,
+    OWN_DELIVERIES,
+    OWN_SECRET,
     SECRET,
     SECRETS,
     TEXTS,
+    Delivery,
+    sent,
     signed,
 )
 
 
-async def test_webhooks_are_judged_as_by_the_python_sdk(package: Package, served: Served) -> None:
+class Sender(NamedTuple):
+    """Requests of one sender, and the function that verifies them."""
+
+    verifier: str
+    deliveries: Sequence[Delivery]
+    no_events: Sequence[bytes]
+    sign: Callable[[bytes], dict[str, str]]
+    body: bytes
+    secret: str
+
+
+PROVIDER: Final = Sender("verifyProviderEvent", DELIVERIES, NO_EVENTS, signed, BODY, SECRET)
+TENANTRY: Final = Sender("unwrap", OWN_DELIVERIES, NO_CHANGES, sent, OWN_BODY, OWN_SECRET)
+
+
+@pytest.mark.parametrize("sender", [PROVIDER, TENANTRY], ids=lambda sender: sender.verifier)
+async def test_webhooks_are_judged_as_by_the_python_sdk(
+    package: Package, served: Served, sender: Sender
+) -> None:
     program = """
         import { readFileSync } from "node:fs";
 
-        const { deliveries, bodies, body, secret, now } = JSON.parse(readFileSync("vectors.json", "utf-8"));
+        const { verifier, deliveries, bodies, body, secret, now } = JSON.parse(readFileSync("vectors.json", "utf-8"));
         const judge = async (...given) => {
-            try { return (await webhooks.verify(...given)).id; } catch (error) { return [error.name, error.reason]; }
+            try { return (await webhooks[verifier](...given)).id; } catch (error) { return [error.name, error.reason]; }
         };
         const bytes = (base64) => new Uint8Array(Buffer.from(base64, "base64"));
         print({
@@ -33,21 +62,47 @@ async def test_webhooks_are_judged_as_by_the_python_sdk(package: Package, served
         });
     """
     vectors = {
-        "deliveries": [delivery.headers for delivery in DELIVERIES],
-        "bodies": [(base64.b64encode(body).decode(), signed(body)) for body in NO_EVENTS],
-        "body": BODY.decode(),
-        "secret": SECRET,
+        "verifier": sender.verifier,
+        "deliveries": [delivery.headers for delivery in sender.deliveries],
+        "bodies": [
+            (base64.b64encode(body).decode(), sender.sign(body)) for body in sender.no_events
+        ],
+        "body": sender.body.decode(),
+        "secret": sender.secret,
         "now": NOW,
     }
     (package.folder / "vectors.json").write_text(json.dumps(vectors))
     judged = await package.result_of(program, served.url)
-    for delivery, result in zip(DELIVERIES, judged["deliveries"], strict=True):
+    for delivery, result in zip(sender.deliveries, judged["deliveries"], strict=True):
         if delivery.reason is None:
-            assert result == "evt_1", delivery
+            assert result == json.loads(sender.body)["id"], delivery
         else:
             assert result[0] == "SignatureError", delivery
             assert delivery.reason in result[1], delivery
-    assert judged["bodies"] == [["PayloadError", None]] * len(NO_EVENTS)
+    assert judged["bodies"] == [["PayloadError", None]] * len(sender.no_events)
+
+
+async def test_faulty_arguments_are_told_without_a_secret(package: Package, served: Served) -> None:
+    program = """
+        import { readFileSync } from "node:fs";
+
+        const { body, headers, now, secrets } = JSON.parse(readFileSync("faulty.json", "utf-8"));
+        const told = async (...given) => {
+            try { await webhooks.unwrap(...given); } catch (error) { return `${error.name}: ${error.message}`; }
+        };
+        print([
+            await Promise.all(secrets.map((secret) => told(body, headers, ["", secret].slice(1), { now }))),
+            await told(JSON.parse(body), headers, secrets[0], { now }),
+            await told(undefined, headers, secrets[0], { now }),
+        ]);
+    """
+    vectors = {"body": OWN_BODY.decode(), "headers": sent(), "now": NOW, "secrets": NOT_OWN_SECRETS}
+    (package.folder / "faulty.json").write_text(json.dumps(vectors))
+    of_secrets, parsed, missing = await package.result_of(program, served.url)
+    form = "TypeError: a secret of tenantry's webhooks is whsec_ and base64 of 24 to 64 bytes"
+    assert of_secrets == [form] * len(NOT_OWN_SECRETS)
+    assert parsed == missing
+    assert parsed.startswith("TypeError: body must be the raw body")
 
 
 async def test_signatures_are_those_of_the_python_sdk(package: Package, served: Served) -> None:
@@ -56,7 +111,7 @@ async def test_signatures_are_those_of_the_python_sdk(package: Package, served: 
 
         const { texts, secrets, at } = JSON.parse(readFileSync("texts.json", "utf-8"));
         const bodies = texts.map((text) => new Uint8Array(Buffer.from(text, "base64")));
-        const sign = (body, secret) => webhooks.sign(body, secret, { at: new Date((at + 0.9) * 1000) });
+        const sign = (body, secret) => webhooks.signProviderEvent(body, secret, { at: new Date((at + 0.9) * 1000) });
         print(await Promise.all(bodies.flatMap((body) => secrets.map((secret) => sign(body, secret)))));
     """
     texts = [base64.b64encode(text).decode() for text in TEXTS]
@@ -64,7 +119,9 @@ async def test_signatures_are_those_of_the_python_sdk(package: Package, served: 
         json.dumps({"texts": texts, "secrets": SECRETS, "at": NOW})
     )
     assert await package.result_of(program, served.url) == [
-        python_webhooks.sign(text, secret, at=NOW) for text in TEXTS for secret in SECRETS
+        python_webhooks.sign_provider_event(text, secret, at=NOW)
+        for text in TEXTS
+        for secret in SECRETS
     ]
 
 
@@ -73,9 +130,10 @@ async def test_webhook_verification_takes_what_servers_have(
 ) -> None:
     program = """
         const body = '{"type": "x", "data": {"object": {"name": "Zo\u00eb"}}}';
-        const header = await webhooks.sign(body, new Secret("whsec_new"));
+        const header = await webhooks.signProviderEvent(body, new Secret("whsec_new"));
         const verify = async (...given) => {
-            try { return (await webhooks.verify(...given)).data.object.name; } catch (error) { return error.name; }
+            try { return (await webhooks.verifyProviderEvent(...given)).data.object.name; }
+            catch (error) { return error.name; }
         };
         const bytes = new TextEncoder().encode(body);
         const inHeaders = new Headers({ "Provider-Signature": header });

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tenantry.settings import DEMO_FLAG
 from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
 
 
@@ -46,6 +47,11 @@ def test_damaged_file_is_reported_and_kept(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match=r"listen\.secret holds no signing secret"):
         load_or_create_secret(path)
     assert path.read_text() == text
+
+
+def test_secret_of_a_demo_is_in_its_folder(tmp_path: Path) -> None:
+    values = {DEMO_FLAG: "true", "TENANTRY_DATA_DIR": str(tmp_path), "XDG_STATE_HOME": "/state"}
+    assert secret_path(values) == tmp_path / "listen.secret"
 
 
 def test_relative_state_folder_is_ignored() -> None:

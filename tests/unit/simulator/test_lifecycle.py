@@ -14,7 +14,6 @@ from tenantry_devkit.simulator import (
     FirstPayment,
     Invoice,
     ItemChange,
-    Price,
     Rules,
     Simulator,
     Subscription,
@@ -165,17 +164,6 @@ async def test_an_account_may_leave_it_unpaid() -> None:
     sim.card_works("cus_acme")
     sim.pay(present(sim, subscription).latest_invoice or "")
     assert present(sim, subscription).status == "active"
-
-
-async def test_an_invoice_may_stay_a_draft_for_an_hour() -> None:
-    sim = a_simulator(rules=Rules(draft_seconds=3600))
-    subscribed(sim)
-    assert await passed(sim, days=31) == [UPDATED, "invoice.created"]
-    assert await passed(sim, hours=1) == [
-        "invoice.finalized",
-        "invoice.paid",
-        "invoice.payment_succeeded",
-    ]
 
 
 def test_an_invoice_cannot_be_paid_twice() -> None:
@@ -344,7 +332,7 @@ async def test_paused_subscription_ends_at_its_moment_of_cancellation() -> None:
 async def test_invoices_are_not_collected_while_collection_is_paused(
     behavior: PauseBehavior, event_types: list[str], status: str
 ) -> None:
-    sim = a_simulator(rules=Rules(draft_seconds=3600))
+    sim = a_simulator()
     subscription = sim.pause_collection(subscribed(sim), behavior)
     assert subscription.status == "active"
     assert previous(sim) == {"pause_collection": None}
@@ -360,18 +348,6 @@ async def test_collection_resumes_on_request() -> None:
     assert subscription.pause_collection is None
     assert previous(sim) == {"pause_collection": {"behavior": "void", "resumes_at": None}}
     assert (await passed(sim, days=31))[-1] == "invoice.payment_succeeded"
-
-
-async def test_collection_resumes_at_its_moment() -> None:
-    sim = a_simulator()
-    subscription = subscribed(sim)
-    sim.pause_collection(subscription, resumes_at=seconds(START) + 10 * DAY)
-    sim.pause_collection(subscription, resumes_at=seconds(START) + 20 * DAY)
-    assert await passed(sim, days=19) == []
-    assert await passed(sim, days=1) == [UPDATED]
-    assert present(sim, subscription).pause_collection is None
-    with pytest.raises(ApiError, match="in the future"):
-        sim.pause_collection(subscription, resumes_at=seconds(START))
 
 
 async def test_invoice_from_before_a_pause_is_still_retried() -> None:
@@ -701,24 +677,6 @@ def test_pending_payment_of_an_ended_subscription_changes_only_the_session() -> 
     count = len(sim.events())
     sim.async_payment_fails(session)
     assert types(sim.events()[count:]) == ["checkout.session.async_payment_failed"]
-
-
-def single_price(sim: Simulator) -> Price:
-    return sim.price("price_once", type="one_time")
-
-
-def test_payment_without_a_subscription_may_be_pending() -> None:
-    sim = a_simulator()
-    session = sim.complete(sim.checkout(single_price(sim), mode="payment"), async_payment=True)
-    assert session.payment_status == "unpaid"
-    assert sim.async_payment_succeeds(session).payment_status == "paid"
-
-
-def test_a_checkout_of_one_payment_makes_no_subscription() -> None:
-    sim = a_simulator()
-    done = sim.complete(sim.checkout(single_price(sim), mode="payment"))
-    assert done.subscription is None
-    assert not sim.subscriptions
 
 
 async def test_a_checkout_expires_after_a_day() -> None:

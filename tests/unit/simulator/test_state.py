@@ -5,33 +5,27 @@ have.
 import httpx2
 import pytest
 
-from tenantry_devkit.simulator import AccountState, Rules, Simulator, State
+from tenantry_devkit.simulator import AccountState, Simulator, State
 from tests.support.simulator import DAY, SECRET, WEBHOOK, Receiver, a_simulator, types
 
 MOVED = "http://127.0.0.1:4000"
 
 
 async def eventful(sim: Simulator) -> None:
-    """Leave something of every kind to come, such as a trial, a retry, a draft, a cancellation, a
-    pause, a checkout.
-    """
+    """Leave something of every kind to come: a trial, a retry, a cancellation, a checkout."""
     sim.subscribe(sim.customer("cus_trial"), "price_pro", trial_days=10)
     sim.subscribe(sim.customer("cus_fails"), "price_business")
     sim.card_declines("cus_fails")
     await sim.advance(days=31, seconds=10)
     sim.subscribe(sim.customer("cus_unpaid", card=sim.customers["cus_fails"].card), "price_pro")
     sim.subscribe(sim.customer("cus_ends"), "price_pro", cancel_at=sim.account.now + 5 * DAY)
-    sim.pause_collection(
-        sim.subscribe("cus_ends", "price_pro"), resumes_at=sim.account.now + 40 * DAY
-    )
     sim.checkout("price_pro", customer="cus_trial")
 
 
 async def test_restored_account_continues_its_agenda() -> None:
-    rules = Rules(draft_seconds=60)
-    first = a_simulator(rules=rules)
+    first = a_simulator()
     await eventful(first)
-    second = a_simulator(rules=rules, seed=1, prices={}, start=first.now, url=MOVED)
+    second = a_simulator(seed=1, prices={}, start=first.now, url=MOVED)
     second.restore(AccountState.decode(first.state().encode()))
     seen = len(first.events())
     for sim in (first, second):

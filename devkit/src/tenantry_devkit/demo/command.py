@@ -8,7 +8,6 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -26,18 +25,8 @@ from tenantry.cli.database import (
     settings_errors,
     without_password,
 )
-from tenantry.cli.demo_folder import (
-    ADDRESS,
-    DATABASE,
-    DEMO_FILE,
-    LIVE_KEY,
-    data_dir,
-    find_demo,
-)
-from tenantry.cli.output import CommandError, confirm, own_command
 from tenantry.cli.serve import configure_logs, end_on_sigterm, run_server
 from tenantry.common.clock import system_clock
-from tenantry.common.files import write_private
 from tenantry.common.secret import Secret
 from tenantry.db.pooler_detection import TransactionPoolerError
 from tenantry.db.sessions import open_session
@@ -56,7 +45,17 @@ from tenantry.settings import (
     read_conninfo,
     read_environment,
 )
-from tenantry_devkit.demo import example_data
+from tenantry_cli.demo_folder import (
+    ADDRESS,
+    DATABASE,
+    DEMO_FILE,
+    LIVE_KEY,
+    TEST_KEY,
+    data_dir,
+    find_demo,
+)
+from tenantry_cli.output import CommandError, confirm, own_command
+from tenantry_devkit.demo import example_data, troubled_tenant
 from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
 from tenantry_devkit.demo.environment import (
     OPERATOR_TOKEN,
@@ -66,16 +65,17 @@ from tenantry_devkit.demo.environment import (
 )
 from tenantry_devkit.demo.example_data import DemoFile, PersistentProvider, read_demo_file
 from tenantry_devkit.embedded_postgres import EmbeddedServer, EmbeddedServerError
+from tenantry_devkit.files import write_private
 from tenantry_devkit.identity_tokens import (
     DEFAULT_SCOPE,
     DemoUser,
     TokenIssuer,
     load_or_create_signing_key,
 )
-from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
+from tenantry_devkit.local.endpoint import LISTENER_SECRET, load_or_create_secret
 from tenantry_devkit.local.samples import catalog_prices, interval_of
 from tenantry_devkit.serving import free_port
-from tenantry_devkit.simulator import Simulator, WebhookEndpoint
+from tenantry_devkit.simulator import WebhookEndpoint
 
 _DATABASE_OPTION: Final = "--database"
 _DATABASE_URL: Final = Settings.database_url.name
@@ -203,12 +203,11 @@ def _run_demo(environment: dict[str, str], directory: Path, url: str | None) -> 
     with ExitStack() as stack:
         conninfo = stack.enter_context(_prepared_database(directory, url))
         file = DemoFile(directory / DEMO_FILE)
-        start = asyncio.run(example_data.next_moment(conninfo, system_clock()))
         provider = PersistentProvider(
             directory / example_data.PROVIDER_FILE,
             secret_key=file.values["PROVIDER_SECRET_KEY"],
             seed=secrets.randbits(64),  # new ids in each run: the ledger has those of earlier runs
-            not_before=start,
+            times=asyncio.run(example_data.account_times(conninfo, system_clock())),
         )
         companion = stack.enter_context(
             _companion(
@@ -220,7 +219,7 @@ def _run_demo(environment: dict[str, str], directory: Path, url: str | None) -> 
         )
         file.save(_rules(environment, file) | _own_settings(companion, provider))
         values = _values(environment, file, directory, url) | _for_pages(companion, provider)
-        with settings_errors():
+        with settings_errors("The demo cannot start"):
             settings = load(values)
         base = f"http://{settings.host}:{settings.port}"
         file.save(
@@ -238,7 +237,7 @@ def _run_demo(environment: dict[str, str], directory: Path, url: str | None) -> 
             )
         )
         if keys is not None:
-            file.save({LIVE_KEY: keys[0], example_data.TEST_KEY: keys[1]})
+            file.save({LIVE_KEY: keys[0], TEST_KEY: keys[1]})
         _fill(
             provider,
             settings.billing,
@@ -323,6 +322,7 @@ def _own_settings(companion: Companion, provider: PersistentProvider) -> dict[st
         "OIDC_ISSUER": companion.issuer,
         "OIDC_AUDIENCE": example_data.AUDIENCE,
         "OIDC_CLIENT_ID": example_data.CLIENT_ID,
+        "OPERATORS": ",".join(user.sub for user in example_data.OPERATORS),
         "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
         "MAIL_FROM": "tenantry demo <billing@demo.example>",
     }
@@ -345,8 +345,9 @@ def _values(
         _DATA_DIR: str(directory),
         Settings.log_requests_to.name: str(request_log),
     }
-    further = (environment.get(WEBHOOK_SECRET, ""), _listener_secret(environment))
-    values[WEBHOOK_SECRET] = ",".join(filter(None, (file.values[WEBHOOK_SECRET], *further)))
+    own = file.values[WEBHOOK_SECRET]
+    further = (environment.get(WEBHOOK_SECRET, ""), _listener_secret(directory))
+    values[WEBHOOK_SECRET] = ",".join(filter(None, (own, *further)))
     return values
 
 
@@ -362,19 +363,22 @@ def _for_pages(companion: Companion, provider: PersistentProvider) -> dict[str, 
 
 
 def _describe(user: DemoUser) -> str:
-    return f"{user.name}, {f'{user.role} of the organization {user.org_id}' if user.org_id else 'of no organization'}"
+    if user.is_operator:
+        return f"{user.name}, operator of this service"
+    of = f"{user.role} of the organization {user.org_id}" if user.org_id else "of no organization"
+    return f"{user.name}, {of}"
 
 
-def _listener_secret(environment: dict[str, str]) -> str:
+def _listener_secret(directory: Path) -> str:
     """Return the secret that `tenantry listen` signs with; empty if it cannot be stored."""
     try:
-        return load_or_create_secret(secret_path(environment)).reveal()
-    except (OSError, ValueError, CommandError):
+        return load_or_create_secret(directory / LISTENER_SECRET).reveal()
+    except (OSError, ValueError):
         return ""  # `listen` reports the error
 
 
 def _fill(
-    provider: Simulator, policy: BillingPolicy, webhook_url: str, webhook_secret: Secret
+    provider: PersistentProvider, policy: BillingPolicy, webhook_url: str, webhook_secret: Secret
 ) -> None:
     if example_data.CUSTOMER not in provider.customers:
         owner = example_data.USERS[0]
@@ -397,6 +401,8 @@ def _fill(
             enabled_events=types,
         )
     )
+    if provider.has_new_history:
+        troubled_tenant.fail_a_payment(provider, policy.catalog)
 
 
 def _banner(
@@ -426,7 +432,8 @@ def _banner(
         provider=provider,
         settings=settings,
         data=example_data,
-        test_key=file.values[example_data.TEST_KEY],
+        troubled=troubled_tenant,
+        test_key=file.values[TEST_KEY],
     )
     return banner
 
@@ -442,17 +449,7 @@ def _banner(
     help="The role to claim.",
 )
 @click.option("--scope", default=DEFAULT_SCOPE, show_default=True, help="The token's scope.")
-@click.option("--email", help="A verified address to claim (default: the demo user's own).")
-@click.option(
-    "--lifetime",
-    default=3600,
-    show_default=True,
-    type=click.IntRange(1, 86_400),
-    help="Seconds.",
-)
-def token(
-    user_id: str, org_id: str | None, role: str | None, scope: str, email: str | None, lifetime: int
-) -> None:
+def token(user_id: str, org_id: str | None, role: str | None, scope: str) -> None:
     """Mint an access token from the development identity provider and print it, alone, on stdout.
 
     \b
@@ -470,7 +467,6 @@ def token(
         known,
         org_id=org_id or known.org_id,
         role=role or known.role,
-        email=email or known.email,
     )
     key = load_or_create_signing_key(signing_key_path(directory))
     tokens = TokenIssuer(
@@ -479,13 +475,7 @@ def token(
         values["OIDC_AUDIENCE"],
         values["OIDC_CLIENT_ID"],
     )
-    click.echo(
-        tokens.access_token(
-            user,
-            scope=scope,
-            lifetime=timedelta(seconds=lifetime),
-        )
-    )
+    click.echo(tokens.access_token(user, scope=scope))
 
 
 @demo.command()
@@ -533,6 +523,7 @@ def _erase(directory: Path) -> None:
         signing_key_path(directory),
         directory / example_data.PROVIDER_FILE,
         directory / _REQUEST_LOG,
+        directory / LISTENER_SECRET,
     ):
         _unlink(file)
     EmbeddedServer(directory).erase()

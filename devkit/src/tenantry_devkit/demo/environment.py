@@ -21,6 +21,7 @@ _OWN: Final = frozenset(
         "BASE_URL",
         "TRUSTED_PROXIES",
         "MAIL_FROM",
+        "OPERATORS",
         "LOG_REQUESTS_TO",
         "PROVIDER_SECRET_KEY",
         "PROVIDER_API_BASE",
@@ -28,7 +29,7 @@ _OWN: Final = frozenset(
         "PROVIDER_LIVEMODE",
     }
 )
-_OWN_PREFIXES: Final = ("DATABASE_", "OIDC_", "SMTP_", "OTEL_")
+_OWN_PREFIXES: Final = ("DATABASE_", "OIDC_", "OPERATOR_ROLE", "SMTP_", "OTEL_")
 _NOT_KEPT: Final = frozenset({"PORT", "TENANTRY_DATA_DIR", WEBHOOK_SECRET, OPERATOR_TOKEN})
 _DATABASE_VARIABLES: Final = frozenset({"DATABASE_URL", "DATABASE_URL_FILE"})
 

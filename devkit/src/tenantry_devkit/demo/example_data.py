@@ -4,32 +4,33 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from dotenv import dotenv_values
 from msgspec.structs import replace
 
 from tenantry.accounts import tenants_store
 from tenantry.accounts.projects import ProjectService
-from tenantry.accounts.tenant_changes import TenantInput
-from tenantry.accounts.tenants import TenantService
-from tenantry.auth.api_keys import ApiKeyService, operator_principal
+from tenantry.auth.api_keys import ApiKeyService
 from tenantry.billing import ledger_queries_store
+from tenantry.cli.operator_services import operator_services
 from tenantry.common.clock import from_epoch, system_clock
-from tenantry.common.files import write_private
-from tenantry.db.connection import ACROSS_TENANTS
+from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
-from tenantry.db.outbox import Outbox
-from tenantry.domain.api_keys import Pepper
+from tenantry.domain.api_keys import KeyTerms
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import TenantExistsError
-from tenantry.domain.permissions import AccessLevel, Mode
+from tenantry.domain.permissions import AccessLevel, Mode, operator_principal
+from tenantry.domain.tenants import TenantInput
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry.settings import Settings
+from tenantry_devkit.demo import troubled_tenant
 from tenantry_devkit.demo.companion import generated_settings
+from tenantry_devkit.files import write_private
 from tenantry_devkit.identity_tokens import DemoUser
 from tenantry_devkit.local.samples import TENANT
 from tenantry_devkit.simulator import AccountState, Simulator
@@ -43,7 +44,6 @@ PROVIDER_FILE: Final = "payment-provider.json"
 _PLAIN: Final = re.compile(r"[^\s'\"][^\r\n]*")
 _POLL_SECONDS: Final = 0.1
 _SAVE_SECONDS: Final = 1.0
-TEST_KEY: Final = "TENANTRY_DEMO_TEST_KEY"
 USERS: Final = (
     DemoUser(
         sub="olivia",
@@ -67,7 +67,9 @@ USERS: Final = (
         role="member",
     ),
     DemoUser(sub="nora", name="Nora Newcomer", email="nora@new.example"),
+    DemoUser(sub="otto", name="Otto Operator", email="otto@vendor.example", is_operator=True),
 )
+OPERATORS: Final = tuple(user for user in USERS if user.is_operator)
 
 
 class DemoFile:
@@ -106,11 +108,11 @@ def _quoted(value: str) -> str:
 
 async def seed(settings: Settings, conninfo: str, *, has_keys: bool) -> tuple[str, str] | None:
     """Create the demo tenant, its projects, and without ``has_keys`` its keys; return the new live
-    and test key.
+    and test key. With a new tenant comes the one in trouble.
 
     Return None if the tenant and the keys exist.
     """
-    owner, catalog = USERS[0], settings.billing.catalog
+    owner = USERS[0]
     wanted = TenantInput(
         name="Demo Company",
         owner_email=owner.email or "",
@@ -119,43 +121,33 @@ async def seed(settings: Settings, conninfo: str, *, has_keys: bool) -> tuple[st
         plan="free",
     )
     async with Database(conninfo, pool_size=1) as database:
-        tenants = TenantService(
-            database,
-            settings.billing,
-            Outbox(),
-            system_clock,
-            settings.issuers,
+        services = operator_services(
+            settings, database, asks_provider=False, peppers=settings.peppers
         )
         try:
-            await tenants.put(BY_OPERATOR, TENANT, wanted, only_new=True)
+            await services.tenants.put(BY_OPERATOR, TENANT, wanted, only_new=True)
         except TenantExistsError:
-            return None if has_keys else await _create_keys(settings, database)
-        projects = ProjectService(database, catalog, system_clock)
+            return None if has_keys else await _create_keys(services.api_keys)
+        projects = ProjectService(database, settings.billing.catalog, system_clock)
         for mode, project in ((Mode.LIVE, "First project"), (Mode.TEST, "First test project")):
             principal = replace(operator_principal(TENANT), mode=mode)
             await projects.create(principal, BY_OPERATOR, project, None, None)
-        return await _create_keys(settings, database)
+        await troubled_tenant.seed(services, settings, database)
+        return await _create_keys(services.api_keys)
 
 
-async def _create_keys(settings: Settings, database: Database) -> tuple[str, str]:
+async def _create_keys(keys: ApiKeyService) -> tuple[str, str]:
     """Create the demo's keys; return the live and the test key."""
-    pepper = Pepper(settings.peppers[0].reveal().encode())
-    keys = ApiKeyService(
-        database,
-        settings.billing.catalog,
-        pepper,
-        system_clock,
-        key_format=settings.key_format,
-    )
     live, test = [
         await keys.create(
             replace(operator_principal(TENANT), mode=mode),
             BY_OPERATOR,
-            name=f"Demo {mode} key",
-            scopes=(),
-            access_level=AccessLevel.OWNER,
-            mode=mode,
-            expires_at=None,
+            KeyTerms(
+                name=f"Demo {mode} key",
+                scopes=(),
+                access_level=AccessLevel.OWNER,
+                mode=mode,
+            ),
             claim=None,
         )
         for mode in (Mode.LIVE, Mode.TEST)
@@ -163,22 +155,37 @@ async def _create_keys(settings: Settings, database: Database) -> tuple[str, str
     return live.secret, test.secret
 
 
-async def next_moment(conninfo: str, now: datetime) -> datetime:
-    """Return ``now``, or the second after the newest event, which may be ahead of the clock."""
+@asynccontextmanager
+async def _across_tenants(conninfo: str) -> AsyncIterator[Connection]:
     async with (
         Database(conninfo, pool_size=1) as database,
         database.transaction(ACROSS_TENANTS) as connection,
     ):
+        yield connection
+
+
+class AccountTimes(NamedTuple):
+    """When a new account of the payment provider begins, and up to when it has a history."""
+
+    begin: datetime
+    present: datetime
+
+
+async def account_times(conninfo: str, now: datetime) -> AccountTimes:
+    """Return the times of a new account. The present is ``now``, or the second after the newest
+    event, which may be ahead of the clock; only a ledger without events gets a history.
+    """
+    async with _across_tenants(conninfo) as connection:
         newest = from_epoch(await ledger_queries_store.newest_second(connection))
-    return now if newest is None else max(now, newest + timedelta(seconds=1))
+    if newest is None:
+        return AccountTimes(now - troubled_tenant.HISTORY, now)
+    present = max(now, newest + timedelta(seconds=1))
+    return AccountTimes(present, present)
 
 
 async def has_other_tenants(conninfo: str) -> bool:
     """Whether the database has tenants, but not the demo's."""
-    async with (
-        Database(conninfo, pool_size=1) as database,
-        database.transaction(ACROSS_TENANTS) as connection,
-    ):
+    async with _across_tenants(conninfo) as connection:
         return await tenants_store.has_tenants_without_customer(connection, TENANT, CUSTOMER)
 
 
@@ -186,18 +193,19 @@ class PersistentProvider(Simulator):
     """A payment provider that writes its account to ``file`` after each request and each second of
     changes.
 
-    `run` restores the account of the previous run. Simulated time continues from there, and reaches
-    ``not_before`` at least. What became due meanwhile happens after `begin`, once the service
-    accepts events.
+    `run` restores the account of the previous run. Simulated time continues from there, or from the
+    begin of a new account, and reaches the present of ``times`` at least. What became due meanwhile
+    happens after `begin`, once the service accepts events.
     """
 
-    def __init__(self, file: Path, *, secret_key: str, seed: int, not_before: datetime) -> None:
+    def __init__(self, file: Path, *, secret_key: str, seed: int, times: AccountTimes) -> None:
         self._file = file
-        self._not_before = not_before
         self._has_begun = threading.Event()
         self._written = b""
         self._previous = _read(file)
-        start = not_before if self._previous is None else from_epoch(self._previous.now)
+        start = times.begin if self._previous is None else from_epoch(self._previous.now)
+        self._behind = max(times.present - start, timedelta(0))
+        self.has_new_history = self._previous is None and times.begin < times.present
         super().__init__(
             secret_key=secret_key,
             seed=seed,
@@ -221,7 +229,7 @@ class PersistentProvider(Simulator):
         try:
             while not self._has_begun.is_set():  # noqa: ASYNC110  # another thread sets it
                 await asyncio.sleep(_POLL_SECONDS)
-            await self.advance(max(self._not_before - self.now, timedelta(0)))
+            await self.advance(self._behind)
             async with asyncio.TaskGroup() as group:
                 group.create_task(super().run())
                 while True:

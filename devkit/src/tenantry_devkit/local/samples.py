@@ -3,9 +3,8 @@
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-import httpx2
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,43 +13,25 @@ from tenantry.common.clock import from_epoch
 from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog
 from tenantry.integrations.stripe.client import ORG_ID
-from tenantry_devkit.simulator import (
-    NEW_VERSION,
-    OLD_VERSION,
-    Card,
-    FirstPayment,
-    Simulator,
-    render_event,
-)
+from tenantry_devkit.simulator import NEW_VERSION, Simulator, render_event
 from tenantry_devkit.simulator.invoices import DAY
 from tenantry_devkit.simulator.objects import (
-    BillingMode,
+    BillingObject,
     CheckoutSession,
+    Customer,
     Ids,
     Invoice,
+    ProviderEvent,
     Subscription,
 )
 
 TENANT: Final = "demo"
 """The id of the demo's tenant, and of the one that a dry run is about."""
-API_VERSIONS: Final = {"new": NEW_VERSION, "old": OLD_VERSION}
-"""An API version of each shape."""
 _OPEN_OBJECTS: Final = frozenset({"metadata", "previous_attributes"})
 """Objects that accept new names."""
 AMOUNT: Final = 2900
 _HOSTED_PAGES: Final = "https://pay.example"
 _ADDON_AMOUNT: Final = 500
-_TRIAL_DAYS: Final = 14
-_TRIAL_TYPES: Final = frozenset(
-    {ev.SUBSCRIPTION_PAUSED, ev.SUBSCRIPTION_RESUMED, ev.TRIAL_WILL_END}
-)
-_UNPAID_TYPES: Final = frozenset({ev.PAYMENT_FAILED, ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE})
-_DAYS_BEFORE: Final = {
-    **dict.fromkeys(_TRIAL_TYPES, _TRIAL_DAYS),
-    ev.TRIAL_WILL_END: _TRIAL_DAYS - 3,
-    **dict.fromkeys(ev.INVOICE_TYPES, 31),  # the longest month: to the renewal
-}
-"""Days from the beginning of a subscription to an event of it."""
 TYPES: Final = {
     ev.SUBSCRIPTION_UPDATED: "a subscription changed or was renewed",
     ev.SUBSCRIPTION_DELETED: "a subscription ended",
@@ -142,14 +123,7 @@ class EventSubject(Struct, frozen=True):
     def metadata(self) -> dict[str, str]:
         return {ORG_ID: self.tenant}
 
-    def simulator(
-        self,
-        start: int,
-        *,
-        prices: Mapping[str, int] | None = None,
-        api_version: str = NEW_VERSION,
-        client: httpx2.AsyncClient | None = None,
-    ) -> Simulator:
+    def simulator(self, start: int, *, prices: Mapping[str, int] | None = None) -> Simulator:
         """Return a provider with this customer, at this second, with new ids: a ledger may have
         those of other runs.
         """
@@ -157,8 +131,6 @@ class EventSubject(Struct, frozen=True):
             prices=prices or {self.price: self.amount},
             seed=secrets.randbits(64),
             start=from_epoch(start),
-            api_version=api_version,
-            client=client,
             url=_HOSTED_PAGES,
         )
         simulator.customer(
@@ -175,7 +147,6 @@ def subscribe(
     price: str | None = None,
     *,
     trial_days: int = 0,
-    billing_mode: BillingMode | None = None,
 ) -> Subscription:
     """Complete a checkout of the subject's customer, by default at the subject's price, and return
     the subscription.
@@ -185,7 +156,6 @@ def subscribe(
         metadata=subject.metadata,
         customer=subject.customer,
         trial_days=trial_days,
-        billing_mode=billing_mode,
     )
     return simulator.subscriptions[simulator.complete(session).subscription or ""]
 
@@ -220,90 +190,86 @@ def _seed(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
 
-async def sample_event(
-    event_type: str,
-    subject: EventSubject,
-    *,
-    created: int,
-    shape: str = "new",
-    status: str = "active",
-    subscription_id: str | None = None,
+class SampleObjects(NamedTuple):
+    """What a completed checkout creates: a paid, active subscription."""
+
+    customer: Customer
+    subscription: Subscription
+    invoice: Invoice
+    session: CheckoutSession
+
+
+def sample_objects(subject: EventSubject, created: int, subscription_id: str) -> SampleObjects:
+    """Return the objects of a checkout at this second; the invoice is that of a renewal."""
+    simulator = subject.simulator(created)
+    subscription = replace(subscribe(simulator, subject), id=subscription_id)
+    [invoice], [session] = simulator.invoices.values(), simulator.checkout_sessions.values()
+    renewal = {"subscription": subscription_id, "billing_reason": "subscription_cycle"}
+    return SampleObjects(
+        simulator.customers[subject.customer],
+        subscription,
+        replace(invoice, **renewal),
+        replace(session, subscription=subscription_id),
+    )
+
+
+def _event_fields(event_type: str, created: int) -> dict[str, Any]:
+    """Return the fields of an event's object in which it differs from `SampleObjects`."""
+    unpaid = {"amount_paid": 0, "paid_at": None}
+    in_three_days = created + 3 * DAY
+    trial = {"trial_start": created - 11 * DAY, "trial_end": in_three_days}
+    fields: dict[str, dict[str, Any]] = {
+        ev.SUBSCRIPTION_DELETED: {
+            "status": "canceled",
+            "canceled_at": created,
+            "ended_at": created,
+        },
+        ev.SUBSCRIPTION_PAUSED: {"status": "paused", "period_end": created},
+        ev.TRIAL_WILL_END: {"status": "trialing", "period_end": in_three_days, **trial},
+        ev.PAYMENT_FAILED: {"status": "open", **unpaid},
+        ev.INVOICE_VOIDED: {"status": "void", "voided_at": created, **unpaid},
+        ev.INVOICE_UNCOLLECTIBLE: {
+            "status": "uncollectible",
+            "marked_uncollectible_at": created,
+            **unpaid,
+        },
+        ev.ASYNC_PAYMENT_FAILED: {"payment_status": "unpaid"},
+    }
+    return fields.get(event_type, {})
+
+
+def sample_event(
+    event_type: str, subject: EventSubject, *, created: int, status: str = "active"
 ) -> Json:
-    """Return an event of one of the handled types, ``created`` at this second, in the ``new`` or
-    the ``old`` shape.
+    """Return an event of one of the handled types, ``created`` at this second.
 
-    ``status`` is the subscription's in ``customer.subscription.updated``. Without
-    ``subscription_id`` a tenant always has the same subscription; events, invoices and checkout
-    sessions are new each time.
+    ``status`` is the subscription's in ``customer.subscription.updated``. A tenant always has the
+    same subscription; events, invoices and checkout sessions are new each time.
     """
-    simulator = subject.simulator(created - _DAYS_BEFORE.get(event_type, 0) * DAY)
-    is_trial = event_type == ev.SUBSCRIPTION_UPDATED and status == "trialing"
+    objects = sample_objects(subject, created, Ids(_seed(subject.tenant)).new("sub"))
+    fields = {"status": status} if event_type == ev.SUBSCRIPTION_UPDATED else {}
+    return render_event(event_about(objects, event_type, created, **fields), NEW_VERSION)
+
+
+def event_about(
+    objects: SampleObjects, event_type: str, created: int, **fields: object
+) -> ProviderEvent:
+    """Return a new event about one of the objects, with the fields of an event of this type, and
+    with these.
+    """
+    fields = {**_event_fields(event_type, created), **fields}
+    return ProviderEvent(
+        id=Ids(secrets.randbits(64)).new("evt"),
+        type=event_type,
+        created=created,
+        object=replace(_object_of(event_type, objects), **fields),
+        pending_webhooks=1,
+    )
+
+
+def _object_of(event_type: str, objects: SampleObjects) -> BillingObject:
     if event_type in ev.CHECKOUT_TYPES:
-        _check_out(event_type, simulator, subject)
-    else:
-        await _bill(event_type, simulator, subject, is_trial=is_trial)
-    event = simulator.events(event_type)[0 if event_type == ev.PAYMENT_FAILED else -1]
-    thing, own_id = event.object, subscription_id or Ids(_seed(subject.tenant)).new("sub")
-    if isinstance(thing, Subscription):
-        is_update = event_type == ev.SUBSCRIPTION_UPDATED
-        thing = replace(thing, id=own_id, status=status if is_update else thing.status)
-    elif isinstance(thing, Invoice | CheckoutSession):
-        thing = replace(thing, subscription=own_id)
-    return render_event(
-        replace(event, created=created, object=thing, pending_webhooks=1), API_VERSIONS[shape]
-    )
-
-
-def _check_out(event_type: str, simulator: Simulator, subject: EventSubject) -> None:
-    session = simulator.checkout(
-        subject.price,
-        metadata=subject.metadata,
-        customer=subject.customer,
-    )
-    simulator.complete(session, async_payment=event_type != ev.CHECKOUT_COMPLETED)
-    if event_type == ev.ASYNC_PAYMENT_SUCCEEDED:
-        simulator.async_payment_succeeds(session)
-    elif event_type == ev.ASYNC_PAYMENT_FAILED:
-        simulator.async_payment_fails(session)
-
-
-async def _bill(
-    event_type: str, simulator: Simulator, subject: EventSubject, *, is_trial: bool
-) -> None:
-    """Let an event about a subscription or an invoice happen, the last one of its type
-    `_DAYS_BEFORE` after the simulator's start.
-    """
-    customer = subject.customer
-    if event_type in _TRIAL_TYPES:
-        simulator.account.set_card(customer, Card.MISSING)
-        is_trial = True
-    at_once = event_type == ev.SUBSCRIPTION_CREATED
-    subscription = simulator.subscribe(
-        customer,
-        subject.price,
-        metadata=subject.metadata,
-        trial_days=_TRIAL_DAYS if is_trial else 0,
-        missing_payment_method="pause",
-        first_payment=FirstPayment.ALLOW_INCOMPLETE if at_once else FirstPayment.CHECKOUT,
-    )
-    if event_type in _UNPAID_TYPES:
-        simulator.card_declines(customer)
-    await simulator.advance(days=_DAYS_BEFORE.get(event_type, 0))
-    _cause(event_type, simulator, subscription)
-
-
-def _cause(event_type: str, simulator: Simulator, subscription: Subscription) -> None:
-    """Do what causes an event that time alone does not bring."""
-    invoice = list(simulator.invoices)[-1]
-    match event_type:
-        case ev.SUBSCRIPTION_DELETED:
-            simulator.cancel(subscription)
-        case ev.CUSTOMER_DELETED:
-            simulator.delete_customer(subscription.customer)
-        case ev.SUBSCRIPTION_RESUMED:
-            simulator.card_works(subscription.customer)
-            simulator.resume_paused(subscription)
-        case ev.INVOICE_VOIDED:
-            simulator.void_invoice(invoice)
-        case ev.INVOICE_UNCOLLECTIBLE:
-            simulator.mark_uncollectible(invoice)
+        return objects.session
+    if event_type in ev.INVOICE_TYPES:
+        return objects.invoice
+    return objects.customer if event_type == ev.CUSTOMER_DELETED else objects.subscription

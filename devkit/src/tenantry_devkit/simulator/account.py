@@ -6,7 +6,6 @@ import heapq
 import itertools
 from calendar import monthrange
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -160,7 +159,6 @@ class Account:
         self.agenda = Schedule[Task]()
         self.tables: dict[type, dict[str, Any]] = {kind: {} for kind in _KINDS}
         self.on_event: Callable[[ProviderEvent], None] = lambda _: None
-        self._request: tuple[str | None, str | None] = None, None
 
     @property
     def now(self) -> int:
@@ -174,15 +172,6 @@ class Account:
         removed.
         """
         self.agenda.add(moment, Task(moment, action, arguments))
-
-    @contextmanager
-    def request(self, request_id: str, idempotency_key: str | None) -> Iterator[None]:
-        """Attribute events to this request within the block."""
-        self._request = request_id, idempotency_key
-        try:
-            yield
-        finally:
-            self._request = None, None
 
     def find(self, kind: type[T], wanted: str, *, param: str = "id") -> T:
         """Return the object with this id; raises `ApiError` if there is none."""
@@ -220,15 +209,12 @@ class Account:
         self, event_type: str, thing: BillingObject, before: BillingObject | None = None
     ) -> None:
         """Add an event; only updates include ``before``."""
-        request_id, idempotency_key = self._request
         event = ProviderEvent(
             id=self.ids.new("evt"),
             type=event_type,
             created=self.now,
             object=thing,
             before=before if event_type.endswith(".updated") else None,
-            request_id=request_id,
-            idempotency_key=idempotency_key,
             pending_webhooks=sum(
                 endpoint.wants(event_type) for endpoint in self.table(WebhookEndpoint).values()
             ),

@@ -15,7 +15,6 @@ from tenantry_devkit.simulator.account import ApiError, missing, missing_paramet
 from tenantry_devkit.simulator.engine import SimulationEngine
 from tenantry_devkit.simulator.invoices import DAY
 from tenantry_devkit.simulator.objects import (
-    Card,
     CheckoutSession,
     Customer,
     Invoice,
@@ -41,7 +40,7 @@ _Result = ProviderObject | Json | tuple[list[Any], bool]
 _EVENT_SECONDS: Final = 30 * DAY
 """How long the API lists an event."""
 _OBJECTS: Final[Mapping[str, tuple[type[ProviderObject], type[params.ListParameters]]]] = {
-    "prices": (Price, params.PriceList),
+    "prices": (Price, params.ListParameters),
     "customers": (Customer, params.CustomerList),
     "subscriptions": (Subscription, params.SubscriptionList),
     "invoices": (Invoice, params.InvoiceList),
@@ -66,7 +65,6 @@ class Api:
         self._account = engine.account
         self._answers: dict[str, tuple[object, str, int, Json]] = {}
         operations: dict[str, tuple[Callable[..., _Result], type[Struct] | None]] = {
-            "POST /v1/prices": (self._create_price, params.NewPrice),
             "POST /v1/customers": (self._create_customer, params.CustomerFields),
             "POST /v1/customers/{}": (self._update_customer, params.CustomerFields),
             "DELETE /v1/customers/{}": (engine.delete_customer, None),
@@ -82,9 +80,6 @@ class Api:
             "POST /v1/checkout/sessions": (self._create_checkout, params.CheckoutParameters),
             "POST /v1/checkout/sessions/{}/expire": (engine.expire, None),
             "POST /v1/billing_portal/sessions": (self._create_portal, params.PortalParameters),
-            "POST /v1/events/{}/retry": (self._retry_event, params.EventRetry),
-            "POST /v1/webhook_endpoints": (self._create_endpoint, params.NewWebhookEndpoint),
-            "DELETE /v1/webhook_endpoints/{}": (self._delete_endpoint, None),
         }
         for path, (kind, filters) in _OBJECTS.items():
             operations[f"GET /v1/{path}"] = partial(self._list, kind), filters
@@ -95,7 +90,7 @@ class Api:
         ]
 
     def respond(self, request: Request[Any, Any, Any], body: bytes) -> Response[bytes]:
-        """Answer a request; the events that it causes name its ``Request-Id``."""
+        """Answer a request."""
         request_id = self._account.ids.new("req")
         version = request.headers.get("stripe-version") or self._account.api_version
         headers = {"Request-Id": request_id, "Stripe-Version": version}
@@ -128,13 +123,7 @@ class Api:
             _check_repetition(first, (path, parameters))
             headers |= {"Idempotent-Replayed": "true", "Original-Request": original}
             return status, answer
-        with self._account.request(request_id, key):
-            status, answer = self._act(
-                request.method,
-                path,
-                parameters,
-                shape,
-            )
+        status, answer = self._act(request.method, path, parameters, shape)
         if key is not None:
             self._answers[key] = (path, parameters), request_id, status, answer
         return status, answer
@@ -191,6 +180,9 @@ class Api:
         if not path or not isinstance(answer, dict):
             return
         name, *rest = path
+        if name == "currency_options" and answer.get("object") == "price":
+            price = self._account.find(Price, answer["id"])
+            answer[name] = price.render_currency_options()
         value = answer.get(name)
         if isinstance(value, str):
             answer[name] = self._expanded(name, value, shape)
@@ -240,25 +232,11 @@ class Api:
         rendered = subscription.render_items(Shape.NEW)
         return [item for item in rendered if item["id"] in wanted], has_more
 
-    def _create_price(self, given: params.NewPrice) -> Price:
-        fields = asdict(given) | asdict(given.recurring) | {"currency": given.currency.lower()}
-        del fields["recurring"]
-        return self._engine.price(
-            None,
-            fields.pop("unit_amount"),
-            **fields,
-        )
-
     def _create_customer(self, given: params.CustomerFields) -> Customer:
-        return self._engine.customer(
-            metadata=given.metadata,
-            card=given.card or Card.WORKS,
-            **given.fields,
-        )
+        return self._engine.customer(metadata=given.metadata, **given.fields)
 
     def _update_customer(self, given: params.CustomerFields, customer_id: str) -> Customer:
         before = self._account.find_customer(customer_id)
-        before = self._account.set_card(customer_id, given.card or before.card)
         metadata = merged(before.metadata, given.metadata)
         return self._account.change(
             before,
@@ -275,11 +253,10 @@ class Api:
                 for price, quantity in self._priced(given.items, "items")
             ],
             metadata=given.metadata,
-            trial_end=None if given.trial_end == "now" else given.trial_end,
             cancel_at_period_end=given.cancel_at_period_end,
             cancel_at=given.cancel_at,
             first_payment=FirstPayment(given.payment_behavior),
-            **given.fields | ({"trial_days": 0} if given.trial_end else {}),
+            **given.fields,
         )
 
     def _update_subscription(
@@ -302,7 +279,7 @@ class Api:
             raise missing_parameter("success_url")
         _check_customer_update(given)
         fields = asdict(given)
-        for name in ("line_items", "subscription_data", "ui_mode", "customer_update"):
+        for name in ("mode", "line_items", "subscription_data", "ui_mode", "customer_update"):
             del fields[name]
         fields["automatic_tax"] = given.automatic_tax.enabled
         fields["tax_id_collection"] = given.tax_id_collection.enabled
@@ -319,24 +296,6 @@ class Api:
 
     def _preview_invoice(self, given: params.PreviewParameters) -> Invoice:
         return self._engine.preview(given.subscription)
-
-    def _retry_event(self, given: params.EventRetry, event_id: str) -> ProviderEvent:
-        event = self._retrieve(ProviderEvent, event_id)
-        self._engine.courier.again(event, given.webhook_endpoint)
-        return event
-
-    def _create_endpoint(self, given: params.NewWebhookEndpoint) -> Json:
-        fields = asdict(given) | {"metadata": merged({}, given.metadata)}
-        endpoint = self._engine.store_endpoint(
-            WebhookEndpoint(secret=self._account.ids.new("whsec"), **fields)
-        )
-        # only now, like the provider
-        return {**endpoint.render(Shape.NEW), "secret": endpoint.secret}
-
-    def _delete_endpoint(self, endpoint_id: str) -> Json:
-        self._account.find(WebhookEndpoint, endpoint_id)
-        del self._account.table(WebhookEndpoint)[endpoint_id]
-        return {"id": endpoint_id, "object": "webhook_endpoint", "deleted": True}
 
     def _priced(self, items: Sequence[params.NewItem], name: str) -> list[tuple[Price, int | None]]:
         return [

@@ -8,11 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx2
 import msgspec
-from msgspec.structs import replace
 
 from tenantry.common.clock import Clock
 from tenantry.integrations.http_client import new_http_client
@@ -41,18 +40,12 @@ class DeliveryRule:
     duplicates: int = 0
     reorder: bool = False
     delay: timedelta | tuple[timedelta, timedelta] = timedelta(0)
-    endpoint: str | None = None
     types: Collection[str] = ()
-    events: Collection[str] = ()
     only: Callable[[ProviderEvent], bool] | None = None
 
-    def matches(self, event: ProviderEvent, endpoint: str) -> bool:
-        return (
-            self.endpoint in {None, endpoint}
-            and (not self.types or event.type in self.types)
-            and (not self.events or event.id in self.events)
-            and (self.only is None or self.only(event))
-        )
+    def matches(self, event: ProviderEvent) -> bool:
+        is_of_type = not self.types or event.type in self.types
+        return is_of_type and (self.only is None or self.only(event))
 
     @property
     def delay_seconds(self) -> tuple[int, int]:
@@ -101,7 +94,6 @@ class Delivery(msgspec.Struct, kw_only=True):
     due: int
     state: State = State.PENDING
     attempts: list[Attempt] = msgspec.field(default_factory=list)
-    is_planned: bool = False
     may_be_shuffled: bool = False
 
 
@@ -134,20 +126,26 @@ class Courier:
         self.log: list[Delivery] = []
 
     def enqueue(self, event: ProviderEvent) -> None:
+        """Schedule the deliveries of an event, with the faults of the newest matching rule."""
+        rule = next((rule for rule in reversed(self.rules) if rule.matches(event)), DeliveryRule())
         for endpoint in self._wanting(event):
-            self._add(event, endpoint, 0)
+            self._schedule(event, endpoint, rule)
 
-    def again(self, event: ProviderEvent, endpoint: str | None = None) -> list[Delivery]:
-        """Schedule an event once more, without faults, for one endpoint or all that want it. Raises
-        `ApiError`.
-        """
-        if endpoint is not None:
-            self._account.find(WebhookEndpoint, endpoint, param="webhook_endpoint")
-            wanting = [endpoint]
-        else:
-            wanting = self._wanting(event)
+    def _schedule(self, event: ProviderEvent, endpoint: str, rule: DeliveryRule) -> None:
+        # one generator for each delivery: its faults do not depend on other deliveries
+        chance = random.Random(f"{self._seed} {event.id} {endpoint}")  # noqa: S311
+        if chance.random() < rule.drop:
+            self._add(event, endpoint, state=State.LOST)
+            return
+        least, most = rule.delay_seconds
+        for copy in range(1 + rule.duplicates):
+            delay = least if least == most else chance.randint(least, most)
+            self._add(event, endpoint, copy, delay=delay, may_be_shuffled=rule.reorder)
+
+    def again(self, event: ProviderEvent) -> list[Delivery]:
+        """Schedule an event once more, without faults, for all endpoints that want it."""
         sent = Counter(delivery.endpoint for delivery in self.log if delivery.event == event.id)
-        return [self._add(event, each, sent[each], is_planned=True) for each in wanting]
+        return [self._add(event, each, sent[each]) for each in self._wanting(event)]
 
     def _wanting(self, event: ProviderEvent) -> list[str]:
         """Return the ids of the endpoints that want an event."""
@@ -181,57 +179,28 @@ class Courier:
         of requests.
         """
         count = 0
-        while batch := self._shuffled(self._take_due()):
+        while batch := self._shuffled(list(self.queue.take_due(self._account.now))):
             await in_parallel(batch, self._attempt, tasks=self._concurrency)
             count += len(batch)
         return count
 
     def _add(
-        self, event: ProviderEvent, endpoint: str, copy: int, *, is_planned: bool = False
+        self,
+        event: ProviderEvent,
+        endpoint: str,
+        copy: int = 0,
+        *,
+        delay: int = 0,
+        **more: Any,  # noqa: ANN401  # those of a delivery
     ) -> Delivery:
+        due = self._account.now + delay
         delivery = Delivery(
-            event=event.id,
-            type=event.type,
-            endpoint=endpoint,
-            copy=copy,
-            due=self._account.now,
-            is_planned=is_planned,
+            event=event.id, type=event.type, endpoint=endpoint, copy=copy, due=due, **more
         )
         self.log.append(delivery)
-        self.queue.add(delivery.due, delivery)
+        if delivery.state is State.PENDING:
+            self.queue.add(due, delivery)
         return delivery
-
-    def _take_due(self) -> list[Delivery]:
-        due: list[Delivery] = []
-        for delivery in self.queue.take_due(self._account.now):
-            if delivery.is_planned:
-                due.append(delivery)
-            else:
-                self._plan(delivery)
-        return due
-
-    def _plan(self, delivery: Delivery) -> None:
-        """Apply the newest matching rule to a delivery, and schedule its copies."""
-        event = self._account.table(ProviderEvent)[delivery.event]
-        rule = next(
-            (rule for rule in reversed(self.rules) if rule.matches(event, delivery.endpoint)),
-            DeliveryRule(),
-        )
-        # one generator for each delivery: its faults do not depend on other deliveries
-        chance = random.Random(f"{self._seed} {delivery.event} {delivery.endpoint}")  # noqa: S311
-        delivery.is_planned = True
-        if chance.random() < rule.drop:
-            delivery.state = State.LOST
-            return
-        duplicates = [
-            replace(delivery, copy=number, attempts=[]) for number in range(1, rule.duplicates + 1)
-        ]
-        self.log.extend(duplicates)
-        least, most = rule.delay_seconds
-        for copy in (delivery, *duplicates):
-            copy.may_be_shuffled = rule.reorder
-            copy.due += least if least == most else chance.randint(least, most)
-            self.queue.add(copy.due, copy)
 
     def _shuffled(self, batch: list[Delivery]) -> list[Delivery]:
         """Shuffle the deliveries that rules allow to be reordered."""

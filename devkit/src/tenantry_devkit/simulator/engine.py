@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import httpx2
 import msgspec
@@ -44,13 +44,12 @@ from tenantry_devkit.simulator.objects import (
     merged,
 )
 from tenantry_devkit.simulator.refusals import (
-    check_buyer,
     check_customer_currency,
     check_items,
     check_line_items,
-    check_metadata,
     check_new_prices,
     check_trial,
+    paid_in,
 )
 from tenantry_devkit.simulator.subscriptions import (
     FirstPayment,
@@ -103,7 +102,6 @@ class SimulationEngine(SubscriptionBilling):
         start: datetime | None = None,
         api_version: str = NEW_VERSION,
         rules: Rules | None = None,
-        auto_deliver: bool = True,
         concurrency: int = 1,
         running: bool = False,
         wall_clock: Clock = system_clock,
@@ -126,7 +124,6 @@ class SimulationEngine(SubscriptionBilling):
         super().__init__(account, rules or Rules(), url)
         self.checkout_sessions: Mapping[str, CheckoutSession] = account.table(CheckoutSession)
         self.endpoints: Mapping[str, WebhookEndpoint] = account.table(WebhookEndpoint)
-        self._auto_deliver = auto_deliver
         self._actions["expire_checkout"] = self._expire_if_open
         account.on_event = self.courier.enqueue
         for price_id, amount in prices.items():
@@ -153,8 +150,7 @@ class SimulationEngine(SubscriptionBilling):
                 account.clock.move_to(moment)
                 for task in account.agenda.take_due(moment):
                     self._actions[task.action](*task.arguments)
-                if self._auto_deliver:
-                    await self.courier.deliver_due()
+                await self.courier.deliver_due()
             account.clock.move_to(target)
 
     async def catch_up(self) -> None:
@@ -170,9 +166,7 @@ class SimulationEngine(SubscriptionBilling):
             await asyncio.sleep(_ONE_SECOND)
 
     def _next_moment(self) -> int | None:
-        moments = [self.account.agenda.next_moment()]
-        if self._auto_deliver:
-            moments.append(self.courier.queue.next_moment())
+        moments = (self.account.agenda.next_moment(), self.courier.queue.next_moment())
         return min((moment for moment in moments if moment is not None), default=None)
 
     def state(self) -> AccountState:
@@ -215,12 +209,9 @@ class SimulationEngine(SubscriptionBilling):
         async with self.courier.locked():
             return await self.courier.deliver_due()
 
-    async def resend(
-        self, event: ProviderEvent | str, endpoint: WebhookEndpoint | str | None = None
-    ) -> list[Delivery]:
-        """Deliver an event once more without faults, to one endpoint or all that want it."""
-        endpoint_id = None if endpoint is None else id_of(endpoint)
-        deliveries = self.courier.again(self.account.find(ProviderEvent, id_of(event)), endpoint_id)
+    async def resend(self, event: ProviderEvent | str) -> list[Delivery]:
+        """Deliver an event once more without faults, to all endpoints that want it."""
+        deliveries = self.courier.again(self.account.find(ProviderEvent, id_of(event)))
         await self.deliver()
         return deliveries
 
@@ -236,12 +227,10 @@ class SimulationEngine(SubscriptionBilling):
         duplicates: int = 0,
         reorder: bool = False,
         delay: timedelta | tuple[timedelta, timedelta] = timedelta(0),
-        endpoint: WebhookEndpoint | str | None = None,
         types: Collection[str] = (),
-        events: Collection[str] = (),
         only: Callable[[ProviderEvent], bool] | None = None,
     ) -> None:
-        """Add a `DeliveryRule` for events not yet being sent; of several matching rules, the newest
+        """Add a `DeliveryRule` for the events from now on; of several matching rules, the newest
         counts.
         """
         rule = DeliveryRule(
@@ -249,9 +238,7 @@ class SimulationEngine(SubscriptionBilling):
             duplicates=duplicates,
             reorder=reorder,
             delay=delay,
-            endpoint=None if endpoint is None else id_of(endpoint),
             types=types,
-            events=events,
             only=only,
         )
         self.courier.rules.append(rule)
@@ -294,7 +281,6 @@ class SimulationEngine(SubscriptionBilling):
         *,
         email: str | None = None,
         name: str | None = None,
-        description: str | None = None,
         metadata: MetadataChanges | None = None,
         card: Card = Card.WORKS,
     ) -> Customer:
@@ -309,7 +295,6 @@ class SimulationEngine(SubscriptionBilling):
             card=card,
             email=email,
             name=name,
-            description=description,
         )
         account.add(customer)
         account.emit("customer.created", customer)
@@ -343,20 +328,21 @@ class SimulationEngine(SubscriptionBilling):
         customer: Customer | str | None = None,
         customer_email: str | None = None,
         client_reference_id: str | None = None,
+        currency: str | None = None,
         trial_days: int = 0,
         missing_payment_method: MissingPaymentMethod = "create_invoice",
         billing_mode: BillingMode | None = None,
         automatic_tax: bool = False,
         tax_id_collection: bool = False,
         allow_promotion_codes: bool = False,
-        mode: str = "subscription",
         success_url: str | None = None,
         cancel_url: str | None = None,
     ) -> CheckoutSession:
         """Begin a checkout of a price, or of several with quantities, which is open for a day.
 
-        The subscription gets the session's metadata, or its own. Raises `ApiError` for a malformed
-        URL, and for what the provider does not sell together.
+        The subscription gets the session's metadata, or its own. Without a ``currency`` it is the
+        customer's, where all prices have it. Raises `ApiError` for a malformed URL, and for what
+        the provider does not sell together, or in this currency.
         """
         account = self.account
         _check_url(success_url, "success_url")
@@ -365,18 +351,13 @@ class SimulationEngine(SubscriptionBilling):
             customer = account.find_customer(id_of(customer), param="customer").id
         session_id = account.ids.new("cs_test")
         prices = tuple(self._with_quantities(price))
-        check_line_items(prices, mode)
+        check_line_items(prices)
         check_trial(trial_days, "subscription_data[trial_period_days]")
-        check_buyer(customer_email, client_reference_id)
-        check_metadata(metadata or {}, "metadata")
-        check_metadata(subscription_metadata or {}, "subscription_data[metadata]")
-        if customer is not None:
-            check_customer_currency(self._currency_of(customer), prices)
+        prices = self._in_currency(prices, currency, customer)
         session = CheckoutSession(
             id=session_id,
             created=account.now,
             expires_at=account.now + DAY,
-            mode=mode,
             url=f"{self.url}/c/pay/{session_id}",
             prices=prices,
             success_url=success_url and success_url.replace("{CHECKOUT_SESSION_ID}", session_id),
@@ -397,6 +378,27 @@ class SimulationEngine(SubscriptionBilling):
         )
         account.plan(session.expires_at, "expire_checkout", session_id)
         return account.add(session)
+
+    def _in_currency(
+        self, prices: tuple[tuple[Price, int | None], ...], wanted: str | None, customer: str | None
+    ) -> tuple[tuple[Price, int | None], ...]:
+        """Return the prices of a checkout in its currency. Raises `ApiError`."""
+        bound = None if customer is None else self._bound_currency(customer)
+        default = prices[0][0].currency
+        has_bound = bound is not None and all(bound in price.amounts for price, _ in prices)
+        currency = wanted or (bound if bound is not None and has_bound else default)
+        prices = tuple(paid_in(prices, currency, "line_items"))
+        check_customer_currency(bound, prices)
+        return prices
+
+    def _bound_currency(self, customer: str) -> str | None:
+        """Return the currency of a customer's subscription, or open checkout; None without one."""
+        opened = (
+            session.currency
+            for session in self.checkout_sessions.values()
+            if session.customer == customer and session.status == "open"
+        )
+        return self._currency_of(customer) or next(opened, None)
 
     def apply_promotion_code(self, session: CheckoutSession | str, code: str) -> CheckoutSession:
         """Enter a promotion code in an open checkout; raises `ApiError` for an unknown one, and if
@@ -431,25 +433,6 @@ class SimulationEngine(SubscriptionBilling):
         is_pending = async_payment and session.is_due
         customer = session.customer or self.customer(email=session.customer_email).id
         account.set_card(customer, card)
-        fields: dict[str, Any] = {"payment_status": "unpaid" if is_pending else "paid"}
-        if session.mode == "subscription":
-            first_payment = FirstPayment.PENDING if is_pending else FirstPayment.CHECKOUT
-            fields |= self._subscribed_in(session, customer, first_payment)
-        return account.change(
-            session,
-            "checkout.session.completed",
-            status="complete",
-            url=None,
-            payment_pending=is_pending,
-            customer=customer,
-            tax_id=tax_id,
-            **fields,
-        )
-
-    def _subscribed_in(
-        self, session: CheckoutSession, customer: str, first_payment: FirstPayment
-    ) -> dict[str, str | None]:
-        """Create the subscription of a checkout, and return what the session then names."""
         subscription = self.subscribe(
             customer,
             session.prices,
@@ -457,11 +440,22 @@ class SimulationEngine(SubscriptionBilling):
             trial_days=session.trial_days,
             missing_payment_method=session.missing_payment_method,
             billing_mode=session.billing_mode,
-            first_payment=first_payment,
+            first_payment=FirstPayment.PENDING if is_pending else FirstPayment.CHECKOUT,
             terms=session.terms,
         )
-        fields = {"subscription": subscription.id, "invoice": subscription.latest_invoice}
-        return fields if session.is_due else {**fields, "payment_status": "no_payment_required"}
+        status = "unpaid" if is_pending else "paid"
+        return account.change(
+            session,
+            "checkout.session.completed",
+            status="complete",
+            payment_status=status if session.is_due else "no_payment_required",
+            url=None,
+            payment_pending=is_pending,
+            customer=customer,
+            subscription=subscription.id,
+            invoice=subscription.latest_invoice,
+            tax_id=tax_id,
+        )
 
     def async_payment_succeeds(self, session: CheckoutSession | str) -> CheckoutSession:
         """Let a pending payment succeed; raises `ApiError` if there is none."""

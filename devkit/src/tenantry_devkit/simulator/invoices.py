@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from msgspec.structs import replace
+
 from tenantry_devkit.simulator.account import Account, ApiError
 from tenantry_devkit.simulator.objects import (
     BillingMode,
@@ -25,14 +27,12 @@ class Rules:
     """The account's billing settings.
 
     A failed payment is retried after each of ``retry_days``. After the last failure the
-    subscription is canceled, becomes ``unpaid``, or stays ``past_due``. A renewal's invoice is a
-    draft for ``draft_seconds``. New subscriptions have ``billing_mode``, unless they are given
-    another.
+    subscription is canceled, becomes ``unpaid``, or stays ``past_due``. New subscriptions have
+    ``billing_mode``, unless they are given another.
     """
 
     retry_days: tuple[int, ...] = (3, 5, 7)
     when_retries_end: Literal["cancel", "unpaid", "past_due"] = "cancel"
-    draft_seconds: int = 0
     billing_mode: BillingMode = "classic"
 
 
@@ -55,7 +55,6 @@ class InvoiceBilling:
         self._rules = rules
         self._actions: dict[str, Callable[..., None]] = {
             "expire_incomplete": self._expire_incomplete,
-            "collect": self._collect,
             "retry": self._retry,
         }
 
@@ -104,37 +103,12 @@ class InvoiceBilling:
         """Draft an invoice for the current period, which costs nothing in a trial. The caller emits
         its event.
         """
-        account, customer = self.account, self.customers[subscription.customer]
-        is_trial = subscription.status == "trialing"
-        lines = tuple(
-            Line(
-                id=account.ids.new("il"),
-                item=item,
-                amount=0 if is_trial else item.price.cost(item.quantity),
-            )
-            for item in subscription.items
+        invoice = self._billed(
+            subscription, reason, self.account.now, is_free=subscription.status == "trialing"
         )
-        charge = subscription.terms.charge(sum(line.amount for line in lines))
-        invoice = Invoice(
-            id=account.ids.new("in"),
-            created=account.now,
-            customer=customer.id,
-            customer_email=customer.email,
-            customer_name=customer.name,
-            subscription=subscription.id,
-            subscription_metadata=subscription.metadata,
-            status="draft",
-            billing_reason=reason,
-            currency=subscription.items[0].price.currency,
-            amount_due=charge.total,
-            discount=charge.discount,
-            tax=charge.tax,
-            lines=lines,
-            auto_advance=subscription.pause_collection is None,
-            period_start=subscription.period_start,
-            period_end=subscription.period_end,
+        return self.account.add(
+            replace(invoice, auto_advance=subscription.pause_collection is None)
         )
-        return account.add(invoice)
 
     def preview(self, subscription: Subscription | str) -> Invoice:
         """Return the invoice of the next period, which is not kept; raises `ApiError` if there
@@ -144,34 +118,42 @@ class InvoiceBilling:
         if current.has_ended or current.cancel_at == current.period_end:
             message = f"No upcoming invoices for customer: {current.customer}"
             raise ApiError(404, message, code="invoice_upcoming_none")
-        customer = self.customers[current.customer]
+        invoice = self._billed(current, "upcoming", current.period_end)
+        return replace(
+            invoice, id=f"upcoming_{current.id}", next_payment_attempt=current.period_end
+        )
+
+    def _billed(
+        self, subscription: Subscription, reason: str, created: int, *, is_free: bool = False
+    ) -> Invoice:
+        """Return what a period of a subscription costs, as a draft that is not kept."""
+        account, customer = self.account, self.customers[subscription.customer]
         lines = tuple(
             Line(
-                id=f"il_upcoming_{number}",
+                id=account.ids.new("il"),
                 item=item,
-                amount=item.price.cost(item.quantity),
+                amount=0 if is_free else item.price.cost(item.quantity),
             )
-            for number, item in enumerate(current.items)
+            for item in subscription.items
         )
-        charge = current.terms.charge(sum(line.amount for line in lines))
+        charge = subscription.terms.charge(sum(line.amount for line in lines))
         return Invoice(
-            id=f"upcoming_{current.id}",
-            created=current.period_end,
+            id=account.ids.new("in"),
+            created=created,
             customer=customer.id,
             customer_email=customer.email,
             customer_name=customer.name,
-            subscription=current.id,
-            subscription_metadata=current.metadata,
+            subscription=subscription.id,
+            subscription_metadata=subscription.metadata,
             status="draft",
-            billing_reason="upcoming",
-            currency=current.items[0].price.currency,
+            billing_reason=reason,
+            currency=subscription.items[0].price.charged_currency,
             amount_due=charge.total,
             discount=charge.discount,
             tax=charge.tax,
             lines=lines,
-            next_payment_attempt=current.period_end,
-            period_start=current.period_start,
-            period_end=current.period_end,
+            period_start=subscription.period_start,
+            period_end=subscription.period_end,
         )
 
     def _finalize(self, invoice: Invoice) -> Invoice:
@@ -232,11 +214,6 @@ class InvoiceBilling:
             next_payment_attempt=None,
             **{f"{change}_at": self.account.now},
         )
-
-    def _collect(self, invoice_id: str) -> None:
-        invoice = self.invoices[invoice_id]
-        if invoice.status == "draft" and not self.subscriptions[invoice.subscription].has_ended:
-            self._charge(self._finalize(invoice))
 
     def _retry(self, invoice_id: str, moment: int) -> None:
         invoice = self.invoices[invoice_id]

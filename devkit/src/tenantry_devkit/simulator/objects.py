@@ -132,38 +132,56 @@ class ProviderObject(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 UsageType = Literal["licensed", "metered"]
-PriceType = Literal["recurring", "one_time"]
 
 
 class Price(ProviderObject, frozen=True, kw_only=True):
+    """``currency_options`` has the amounts in other currencies than ``currency``, the default. A
+    price of a checkout or a subscription is ``paid_in`` one of them; empty: the default.
+    """
+
     product: str
     unit_amount: int
     currency: str = "eur"
+    currency_options: Mapping[str, int] = {}
+    paid_in: str = ""
     interval: str = "month"
     interval_count: int = 1
     usage_type: UsageType = "licensed"
-    type: PriceType = "recurring"
-    nickname: str | None = None
-    lookup_key: str | None = None
     active: bool = True
-    metadata: Metadata = {}
 
     @property
     def is_metered(self) -> bool:
-        return self.is_recurring and self.usage_type == "metered"
+        return self.usage_type == "metered"
 
     @property
-    def is_recurring(self) -> bool:
-        return self.type == "recurring"
+    def amounts(self) -> dict[str, int]:
+        """What one costs in each currency, the default first."""
+        return {self.currency: self.unit_amount, **self.currency_options}
+
+    @property
+    def charged_currency(self) -> str:
+        return self.paid_in or self.currency
 
     def cost(self, quantity: int | None) -> int:
         """Return what a quantity costs; nothing where it is metered: no usage is simulated."""
-        return 0 if quantity is None else self.unit_amount * quantity
+        return 0 if quantity is None else self.amounts[self.charged_currency] * quantity
 
     def render(self, _shape: Shape, /) -> Json:
         decimal = str(self.unit_amount)
-        recurring = _filled("recurring", self) if self.is_recurring else None
+        recurring = _filled("recurring", self)
         return _filled("Price", self, recurring=recurring, unit_amount_decimal=decimal)
+
+    def render_currency_options(self) -> Json:
+        """Return what the provider includes only if a request expands it."""
+        return {
+            currency: {
+                "custom_unit_amount": None,
+                "tax_behavior": "unspecified",
+                "unit_amount": amount,
+                "unit_amount_decimal": str(amount),
+            }
+            for currency, amount in self.amounts.items()
+        }
 
     def plan(self) -> Json:
         """Return the object that preceded prices, which subscriptions and lines still have."""
@@ -176,13 +194,15 @@ class Price(ProviderObject, frozen=True, kw_only=True):
 
 
 class Customer(ProviderObject, frozen=True, kw_only=True):
-    """``card`` is not part of the provider's object."""
+    """``currency`` is that of the first subscription. ``card`` is not part of the provider's
+    object.
+    """
 
     payment_method: str
     invoice_prefix: str
     email: str | None = None
     name: str | None = None
-    description: str | None = None
+    currency: str | None = None
     metadata: Metadata = {}
     card: Card = Card.WORKS
     deleted: bool = False
@@ -217,10 +237,10 @@ PauseBehavior = Literal["void", "keep_as_draft", "mark_uncollectible"]
 
 
 class PauseCollection(Struct, frozen=True):
-    """What happens to new invoices, until ``resumes_at`` or the end of the pause."""
+    """What happens to new invoices until the end of the pause; ``resumes_at`` is always None."""
 
     behavior: PauseBehavior
-    resumes_at: int | None = None
+    resumes_at: None = None
 
 
 class Subscription(ProviderObject, frozen=True, kw_only=True):
@@ -291,7 +311,7 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
                 "feedback": None,
                 "reason": self.cancellation_reason,
             },
-            currency=first.price.currency,
+            currency=first.price.charged_currency,
             discounts=[f"di_{self.id}"] if self.terms.percent_off else [],
             items=as_list(
                 f"/v1/subscription_items?subscription={self.id}",
@@ -350,14 +370,14 @@ class Line(Struct, frozen=True, kw_only=True):
                 "pricing": {
                     "price_details": {"price": price.id, "product": price.product},
                     "type": "price_details",
-                    "unit_amount_decimal": str(price.unit_amount),
+                    "unit_amount_decimal": str(price.cost(1)),
                 },
             }
         return _filled(
             "Line",
             self,
-            currency=price.currency,
-            description=f"{quantity or 0} x {price.nickname or price.id}",
+            currency=price.charged_currency,
+            description=f"{quantity or 0} x {price.id}",
             invoice=invoice.id,
             metadata=dict(invoice.subscription_metadata),
             period={"end": invoice.period_end, "start": invoice.period_start},
@@ -444,7 +464,6 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     """
 
     expires_at: int
-    mode: str
     url: str | None
     prices: tuple[tuple[Price, int | None], ...]
     success_url: str | None = None
@@ -468,6 +487,10 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     invoice: str | None = None
 
     @property
+    def currency(self) -> str:
+        return self.prices[0][0].charged_currency
+
+    @property
     def charge(self) -> Charge:
         """What its first paid period costs."""
         amounts = [price.cost(quantity) for price, quantity in self.prices]
@@ -476,7 +499,7 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     @property
     def is_due(self) -> bool:
         """Whether completing it needs a payment."""
-        return self.charge.total > 0 and (self.mode == "payment" or not self.trial_days)
+        return self.charge.total > 0 and not self.trial_days
 
     def render(self, _shape: Shape, /) -> Json:
         charge = self.charge
@@ -490,7 +513,7 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
                 "liability": None,
                 "status": "complete" if self.terms.is_taxed else None,
             },
-            currency=self.prices[0][0].currency,
+            currency=self.currency,
             customer_details=self._customer_details(),
             tax_id_collection={"enabled": self.tax_id_collection},
             total_details={
@@ -551,8 +574,6 @@ class WebhookEndpoint(ProviderObject, frozen=True, kw_only=True):
     secret: str
     enabled_events: tuple[str, ...] = ("*",)
     api_version: str | None = None
-    description: str | None = None
-    metadata: Metadata = {}
     id: str = ""
     created: int = 0
 
@@ -569,8 +590,6 @@ class ProviderEvent(ProviderObject, frozen=True, kw_only=True):
     type: str
     object: BillingObject
     before: BillingObject | None = None
-    request_id: str | None = None
-    idempotency_key: str | None = None
     pending_webhooks: int = 0
 
     @property
@@ -595,14 +614,12 @@ def render_event(event: ProviderEvent, api_version: str) -> Json:
         data["previous_attributes"] = previous_attributes(
             event.before.render(shape), data["object"]
         )
-    request = {"id": event.request_id, "idempotency_key": event.idempotency_key}
     return _filled(
         "Event",
         event,
         object="event",
         api_version=api_version,
         data=data,
-        request=request,
     )
 
 

@@ -13,6 +13,7 @@ from litestar.params import FromPath
 from msgspec import Struct
 
 from tenantry.common.encoding import NOT_JSON
+from tenantry.domain.plan_words import format_amount
 from tenantry_devkit.html import Pages, form_action_to, redirect
 from tenantry_devkit.simulator.account import ApiError
 from tenantry_devkit.simulator.engine import SimulationEngine
@@ -39,8 +40,8 @@ S = TypeVar("S", bound=Struct)
 def pages() -> Pages:
     made = Pages(Path(__file__).with_name("pages"))
     made.templates.filters["money"] = lambda amount, currency: (
-        f"{amount / 100:.2f} {currency.upper()}"
-    )
+        format_amount(amount, currency) or ""
+    ).replace(",", "")
     made.templates.filters["time"] = lambda moment: (
         f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M:%S UTC}"
     )
@@ -224,18 +225,12 @@ class _PaymentBody(_NoBody):
     succeeds: bool
 
 
-class _ResendBody(_NoBody):
-    endpoint: str | None = None
-
-
 class _RuleBody(_NoBody):
     drop: float = 0.0
     duplicates: int = 0
     reorder: bool = False
     delay_seconds: float | tuple[float, float] = 0.0
-    endpoint: str | None = None
     types: tuple[str, ...] = ()
-    events: tuple[str, ...] = ()
 
 
 def _answer(request: AnyRequest, result: Mapping[str, object], page: str = "/") -> Response[Any]:
@@ -296,13 +291,7 @@ async def decide_payment(
 
 @post("/_simulator/events/{event_id:str}/resend")
 async def resend(request: AnyRequest, event_id: FromPath[str], engine: Engine) -> Response[Any]:
-    body = await _read(request, _ResendBody)
-    return _answer(request, {"deliveries": await engine.resend(event_id, body.endpoint)})
-
-
-@post("/_simulator/deliver")
-async def deliver(request: AnyRequest, engine: Engine) -> Response[Any]:
-    return _answer(request, {"requests": await engine.deliver()})
+    return _answer(request, {"deliveries": await engine.resend(event_id)})
 
 
 @post("/_simulator/misbehave")
@@ -320,11 +309,6 @@ async def behave(request: AnyRequest, engine: Engine) -> Response[Any]:
     return _answer(request, {"rules": len(engine.courier.rules)})
 
 
-@get("/_simulator/deliveries")
-async def deliveries(engine: Engine) -> Response[bytes]:
-    return json_response({"deliveries": engine.courier.log})
-
-
 ROUTES: Final = (
     style_sheet,
     show_checkout,
@@ -340,8 +324,6 @@ ROUTES: Final = (
     open_portal,
     decide_payment,
     resend,
-    deliver,
     misbehave,
     behave,
-    deliveries,
 )

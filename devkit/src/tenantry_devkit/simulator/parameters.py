@@ -15,17 +15,14 @@ from msgspec.structs import replace
 from tenantry_devkit.simulator.account import ApiError, missing, missing_parameter
 from tenantry_devkit.simulator.objects import (
     BillingMode,
-    Card,
     Customer,
     FlowType,
     Json,
     MissingPaymentMethod,
     PauseCollection,
     PortalFlow,
-    Price,
     ProviderEvent,
     Subscription,
-    UsageType,
     indented_json,
 )
 from tenantry_devkit.simulator.subscriptions import ItemChange
@@ -36,9 +33,6 @@ _INVALID: Final = re.compile(
     r"(Object missing required field `(?P<missing>\w+)`|.*?)( - at `\$\.?(?P<place>.*)`)?"
 )
 _MOST: Final = 2000
-_DECLINING_CARDS: Final = frozenset({"pm_card_chargeCustomerFail", "tok_chargeCustomerFail"})
-"""The provider's test cards that can be stored and decline every charge."""
-
 S = TypeVar("S", bound=Struct)
 
 
@@ -125,7 +119,6 @@ def in_range(value: int, wanted: Range | int | None) -> bool:
 class ListParameters(Struct):
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     starting_after: str | None = None
-    ending_before: str | None = None
     created: Range | int | None = None
 
     def matches(self, thing: Any) -> bool:  # noqa: ANN401
@@ -143,60 +136,17 @@ Metadata = dict[str, str | None]
 """Null removes a key."""
 
 
-class Recurring(Struct):
-    interval: Literal["day", "week", "month", "year"] = "month"
-    interval_count: int = 1
-    usage_type: UsageType = "licensed"
-
-
-class NewPrice(Struct):
-    currency: str
-    unit_amount: int
-    recurring: Recurring = field(default_factory=Recurring)
-    product: str | None = None
-    nickname: str | None = None
-    lookup_key: str | None = None
-    metadata: Metadata = {}
-
-
-class PriceList(ListParameters):
-    product: str | None = None
-    active: bool | None = None
-    lookup_keys: tuple[str, ...] = ()
-
-    def matches(self, thing: Price) -> bool:
-        return super().matches(thing) and (
-            not self.lookup_keys or thing.lookup_key in self.lookup_keys
-        )
-
-
-class InvoiceSettings(Struct):
-    default_payment_method: str | None = None
-
-
 class CustomerFields(Struct):
     """Of a new customer, or changes to one; null unsets a value."""
 
     email: str | UnsetType | None = UNSET
     name: str | UnsetType | None = UNSET
-    description: str | UnsetType | None = UNSET
     metadata: Metadata = {}
-    payment_method: str | None = None
-    source: str | None = None
-    invoice_settings: InvoiceSettings = field(default_factory=InvoiceSettings)
 
     @property
     def fields(self) -> dict[str, Any]:
-        given = {name: getattr(self, name) for name in ("email", "name", "description")}
+        given = {"email": self.email, "name": self.name}
         return {name: value for name, value in given.items() if value is not UNSET}
-
-    @property
-    def card(self) -> Card | None:
-        """How the test card behaves that the request names."""
-        named = self.payment_method or self.source or self.invoice_settings.default_payment_method
-        if named is None:
-            return None
-        return Card.DECLINES if named in _DECLINING_CARDS else Card.WORKS
 
 
 class CustomerList(ListParameters):
@@ -245,7 +195,6 @@ class SubscriptionData(Struct, kw_only=True):
 class NewSubscription(SubscriptionData, kw_only=True):
     customer: str
     items: AtLeastOne[NewItem]
-    trial_end: int | Literal["now"] | None = None
     cancel_at_period_end: bool = False
     cancel_at: int | None = None
     payment_behavior: Literal["allow_incomplete"] = "allow_incomplete"
@@ -314,11 +263,12 @@ class CustomerUpdate(Struct):
 
 
 class CheckoutParameters(Struct):
-    mode: Literal["subscription", "payment"]
+    mode: Literal["subscription"]
     line_items: AtLeastOne[NewItem]
     customer: str | None = None
     customer_email: str | None = None
     client_reference_id: str | None = None
+    currency: str | None = None
     metadata: Metadata = {}
     subscription_data: SubscriptionData = field(default_factory=SubscriptionData)
     success_url: str | None = None
@@ -402,44 +352,21 @@ class EventList(ListParameters):
         )
 
 
-class EventRetry(Struct):
-    webhook_endpoint: str | None = None
-
-
-class NewWebhookEndpoint(Struct):
-    url: str
-    enabled_events: AtLeastOne[str]
-    api_version: str | None = None
-    description: str | None = None
-    metadata: Metadata = {}
-
-
 class Expansion(Struct):
     expand: tuple[str, ...] = ()
 
 
 def page(newest_first: Sequence[Any], kind: type, given: ListParameters) -> tuple[list[Any], bool]:
-    """Return the requested page, and whether there are more objects in the direction of reading."""
-    if given.starting_after is not None and given.ending_before is not None:
-        raise ApiError(
-            400, "You may only specify one of these parameters: starting_after, ending_before."
-        )
-    if given.ending_before is not None:
-        rest = newest_first[: _position(newest_first, kind, "ending_before", given.ending_before)]
-        return list(rest[-given.limit :]), len(rest) > given.limit
+    """Return the requested page, and whether there are more objects; raises `ApiError` for an
+    unknown place.
+    """
     rest = newest_first
     if given.starting_after is not None:
-        position = _position(newest_first, kind, "starting_after", given.starting_after)
-        rest = newest_first[position + 1 :]
+        ids = [thing.id for thing in newest_first]
+        if given.starting_after not in ids:
+            raise missing(kind, given.starting_after, param="starting_after")
+        rest = newest_first[ids.index(given.starting_after) + 1 :]
     return list(rest[: given.limit]), len(rest) > given.limit
-
-
-def _position(things: Sequence[Any], kind: type, param: str, wanted: str) -> int:
-    """Return the index of an object; raises `ApiError` if it is not listed."""
-    ids = [thing.id for thing in things]
-    if wanted not in ids:
-        raise missing(kind, wanted, param=param)
-    return ids.index(wanted)
 
 
 def json_response(

@@ -1,8 +1,9 @@
-"""What the provider refuses of the prices, quantities and texts of a request, in its words."""
+"""What the provider refuses of the prices and quantities of a request, in its words."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
+
+from msgspec.structs import replace
 
 from tenantry_devkit.simulator.account import ApiError
 from tenantry_devkit.simulator.objects import Price
@@ -12,39 +13,17 @@ Priced = Sequence[tuple[Price, int | None]]
 
 _MOST_ITEMS: Final = 20
 _MOST_TRIAL_DAYS: Final = 730
-_MOST_METADATA: Final = 50
-_LONGEST_KEY: Final = 40
-_LONGEST_VALUE: Final = 500
-_LONGEST_REFERENCE: Final = 200
-_EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
-def check_line_items(items: Priced, mode: str) -> None:
-    """Raise `ApiError` unless a checkout of a mode can have these prices
+def check_line_items(items: Priced) -> None:
+    """Raise `ApiError` unless a checkout of a subscription can have these prices
     (https://docs.stripe.com/api/checkout/sessions/create).
     """
     for number, (price, quantity) in enumerate(items):
         place = f"line_items[{number}]"
         _check_active(price, f"{place}[price]")
         _check_line_quantity(price, quantity, place)
-    recurring = [price for price, _ in items if price.is_recurring]
-    _check_mode(mode, recurring)
-    _check_recurring(recurring)
-    check_currencies(items, "line_items")
-
-
-def _check_mode(mode: str, recurring: Sequence[Price]) -> None:
-    if mode == "subscription" and not recurring:
-        raise ApiError(
-            400,
-            "You must provide at least one recurring price in `subscription` mode when using prices.",
-        )
-    if mode == "payment" and recurring:
-        message = (
-            "You specified `payment` mode but passed a recurring price. "
-            "Either switch to `subscription` mode or use only one-time prices."
-        )
-        raise ApiError(400, message)
+    _check_recurring([price for price, _ in items])
 
 
 def _check_recurring(recurring: Sequence[Price]) -> None:
@@ -77,12 +56,6 @@ def check_items(items: Priced, *, params: Sequence[str]) -> None:
     """
     seen = set[str]()
     for (price, quantity), param in zip(items, params, strict=True):
-        if not price.is_recurring:
-            message = (
-                "The price specified is set to `type=one_time` but this field only accepts "
-                "prices with `type=recurring`."
-            )
-            raise ApiError(400, message, param=f"{param}[price]")
         if price.id in seen:
             message = f"Cannot add multiple subscription items with the same plan: {price.id}"
             raise ApiError(400, message, param=param)
@@ -118,23 +91,47 @@ def _check_active(price: Price, param: str) -> None:
 
 
 def check_currencies(items: Priced, param: str) -> None:
-    first = items[0][0].currency
+    first = items[0][0].charged_currency
     for price, _ in items[1:]:
-        if price.currency != first:
-            message = (
-                f"The price specified only supports `{price.currency}`. "
-                f"This doesn't match the expected currency: `{first}`."
-            )
-            raise ApiError(400, message, param=param)
+        if price.charged_currency != first:
+            raise _unsupported(price, first, param)
+
+
+def paid_in(items: Priced, currency: str, param: str) -> list[tuple[Price, int | None]]:
+    """Return these prices paid in a currency. Raises `ApiError` for one without it
+    (https://docs.stripe.com/payments/checkout/localize-prices/manual-currency-prices).
+    """
+    for price, _ in items:
+        if currency not in price.amounts:
+            raise _unsupported(price, currency, param)
+    return [
+        (replace(price, paid_in="" if currency == price.currency else currency), quantity)
+        for price, quantity in items
+    ]
+
+
+def _unsupported(price: Price, currency: str, param: str) -> ApiError:
+    supported = ", ".join(f"`{each}`" for each in price.amounts)
+    if len(price.amounts) > 1:
+        message = (
+            f"The price specified supports currencies of {supported} "
+            f"which doesn't include the expected currency of `{currency}`."
+        )
+    else:
+        message = (
+            f"The price specified only supports {supported}. "
+            f"This doesn't match the expected currency: `{currency}`."
+        )
+    return ApiError(400, message, param=param)
 
 
 def check_customer_currency(customer_currency: str | None, items: Priced) -> None:
     """Raise `ApiError` where a customer pays in another currency already."""
-    if customer_currency not in (None, items[0][0].currency):
+    if customer_currency not in (None, items[0][0].charged_currency):
         message = (
             "You cannot combine currencies on a single customer. This customer has an active "
-            "subscription, subscription schedule, discount, quote, or invoice item with currency "
-            f"{customer_currency}."
+            "subscription, subscription schedule, discount, quote, invoice item or active "
+            f"subscription mode checkout session with currency {customer_currency}."
         )
         raise ApiError(400, message)
 
@@ -145,29 +142,3 @@ def check_trial(days: int, param: str) -> None:
         raise ApiError(400, message, param=param)
     if days < 0:
         raise _invalid_integer("This value must be greater than or equal to 1.", param)
-
-
-def check_buyer(email: str | None, reference: str | None) -> None:
-    """Raise `ApiError` for texts that a checkout does not accept of its buyer."""
-    if email is not None and not _EMAIL.fullmatch(email):
-        message = f"Invalid email address: {email}"
-        raise ApiError(400, message, code="email_invalid", param="customer_email")
-    if reference is not None and len(reference) > _LONGEST_REFERENCE:
-        message = f"Invalid string: it must be at most {_LONGEST_REFERENCE} characters"
-        raise ApiError(400, message, param="client_reference_id")
-
-
-def check_metadata(metadata: Mapping[str, str | None], param: str) -> None:
-    """Raise `ApiError` for more or longer metadata than an object can have
-    (https://docs.stripe.com/metadata).
-    """
-    if len(metadata) > _MOST_METADATA:
-        message = f"Metadata can have at most {_MOST_METADATA} keys."
-        raise ApiError(400, message, param=param)
-    for name, value in metadata.items():
-        if len(name) > _LONGEST_KEY:
-            message = f"Metadata keys can have up to {_LONGEST_KEY} characters."
-            raise ApiError(400, message, param=f"{param}[{name}]")
-        if len(value or "") > _LONGEST_VALUE:
-            message = f"Metadata values can have up to {_LONGEST_VALUE} characters."
-            raise ApiError(400, message, param=f"{param}[{name}]")

@@ -38,8 +38,7 @@ class Simulator(SimulationEngine):
 
     It is an ASGI application (the API under ``/v1``, hosted pages, control), and its methods do the
     same without HTTP. Methods return at once; `deliver`, `advance`, and each HTTP request
-    afterwards send the events to the webhook endpoints (with ``auto_deliver=False`` only `deliver`
-    does).
+    afterwards send the events to the webhook endpoints.
 
     Time stands still until `advance` moves it, or follows real time with ``running``. Ids, events
     and faults depend on ``seed`` and ``start`` (by default now). Returned objects do not change;
@@ -100,7 +99,7 @@ async def _call_api(request: AnyRequest) -> Response[bytes]:
     return api.respond(request, await request.body())
 
 
-def _refuse_other_sites(request: AnyRequest) -> Response[str] | None:
+async def _refuse_other_sites(request: AnyRequest) -> Response[str] | None:
     """Reject forms of other web sites, and host names that they resolve to loopback (DNS
     rebinding).
     """

@@ -1,6 +1,6 @@
 """Prices and subscriptions: trials, renewals, changes, cancellation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, Literal
@@ -31,7 +31,6 @@ from tenantry_devkit.simulator.objects import (
     PauseBehavior,
     PauseCollection,
     Price,
-    PriceType,
     Subscription,
     Terms,
     UsageType,
@@ -41,7 +40,6 @@ from tenantry_devkit.simulator.objects import (
 from tenantry_devkit.simulator.refusals import (
     check_customer_currency,
     check_items,
-    check_metadata,
     check_new_prices,
     check_quantity,
     check_trial,
@@ -89,7 +87,6 @@ class SubscriptionBilling(InvoiceBilling):
             "warn_of_trial_end": self._warn_of_trial_end,
             "end_period": self._end_period,
             "cancel": self._cancel_when_due,
-            "resume_collection": self._resume_collection_when_due,
         }
 
     def price(
@@ -98,33 +95,27 @@ class SubscriptionBilling(InvoiceBilling):
         amount: int = 2900,
         *,
         currency: str = "eur",
+        currency_options: Mapping[str, int] | None = None,
         interval: str = "month",
         interval_count: int = 1,
         usage_type: UsageType = "licensed",
-        type: PriceType = "recurring",  # noqa: A002  # the provider's name
-        product: str | None = None,
-        nickname: str | None = None,
-        lookup_key: str | None = None,
-        metadata: MetadataChanges | None = None,
     ) -> Price:
         """Create a price, or replace the one with this id for new subscriptions.
 
         It is ``amount`` of the currency's smallest unit per so many days, weeks, months or years; a
-        metered one has no quantity, and no usage is simulated.
+        metered one has no quantity, and no usage is simulated. ``currency_options`` has the amounts
+        in other currencies.
         """
         price = Price(
             id=price_id or self.account.ids.new("price"),
             created=self.account.now,
-            product=product or self.account.ids.new("prod"),
+            product=self.account.ids.new("prod"),
             unit_amount=amount,
             currency=currency,
+            currency_options=currency_options or {},
             interval=interval,
             interval_count=interval_count,
             usage_type=usage_type,
-            type=type,
-            nickname=nickname,
-            lookup_key=lookup_key,
-            metadata=merged({}, metadata),
         )
         self.account.add(price)
         self.account.emit("price.created", price)
@@ -137,7 +128,6 @@ class SubscriptionBilling(InvoiceBilling):
         *,
         metadata: MetadataChanges | None = None,
         trial_days: int = 0,
-        trial_end: int | None = None,
         missing_payment_method: MissingPaymentMethod = "create_invoice",
         cancel_at_period_end: bool = False,
         cancel_at: int | None = None,
@@ -158,9 +148,7 @@ class SubscriptionBilling(InvoiceBilling):
         check_new_prices((each for each, _ in prices), "items")
         check_customer_currency(self._currency_of(payer.id), prices)
         check_trial(trial_days, "trial_period_days")
-        check_metadata(metadata or {}, "metadata")
-        if trial_days:
-            trial_end = now + trial_days * DAY
+        trial_end = now + trial_days * DAY if trial_days else None
         subscription_id = account.ids.new("sub")
         items = tuple(self._new_item(price=each, quantity=quantity) for each, quantity in prices)
         end = trial_end or period_end(now, *_interval(items), now)
@@ -196,12 +184,15 @@ class SubscriptionBilling(InvoiceBilling):
         is_pending = first_payment is FirstPayment.PENDING and invoice.amount_due > 0
         can_pay = is_pending or self._can_pay(invoice)
         status = "active" if can_pay and not subscription.trial_end else subscription.status
-        method = self.customers[subscription.customer].default_payment_method
+        payer = self.customers[subscription.customer]
+        method = payer.default_payment_method
         # which of these the subscription has already in its `created` event
         if first_payment is FirstPayment.ALLOW_INCOMPLETE:
             created_with = {"status": status, "default_payment_method": method}
         else:
             created_with = {} if invoice.amount_due else {"status": status}
+        if payer.currency is None:
+            account.add(replace(payer, currency=invoice.currency))
         subscription = account.add(replace(subscription, latest_invoice=invoice.id, **created_with))
         account.emit("customer.subscription.created", subscription)
         account.emit("invoice.created", invoice)
@@ -268,13 +259,9 @@ class SubscriptionBilling(InvoiceBilling):
         self,
         subscription: Subscription | str,
         behavior: PauseBehavior = "void",
-        *,
-        resumes_at: int | None = None,
     ) -> Subscription:
         """Stop the collection of payments; the status stays as it is."""
-        return self.update_subscription(
-            subscription, pause_collection=PauseCollection(behavior, resumes_at)
-        )
+        return self.update_subscription(subscription, pause_collection=PauseCollection(behavior))
 
     def resume_collection(self, subscription: Subscription | str) -> Subscription:
         """Collect payments of future invoices again."""
@@ -330,7 +317,6 @@ class SubscriptionBilling(InvoiceBilling):
         }
         if pause_collection is not UNSET:
             fields["pause_collection"] = pause_collection
-            self._plan_resumption(before, pause_collection)
         ends_trial = before.status == "trialing" and trial_end == "now"
         if ends_trial:
             fields["trial_end"] = account.now
@@ -364,7 +350,7 @@ class SubscriptionBilling(InvoiceBilling):
         """Return the currency in which a customer pays for a subscription; None without one."""
         return next(
             (
-                each.items[0].price.currency
+                each.items[0].price.charged_currency
                 for each in self.subscriptions.values()
                 if each.customer == customer_id and not each.has_ended
             ),
@@ -378,8 +364,9 @@ class SubscriptionBilling(InvoiceBilling):
         self, subscription: Subscription, changes: Sequence[ItemChange]
     ) -> tuple[Item, ...]:
         items = {item.id: item for item in subscription.items}
+        currency = subscription.items[0].price.charged_currency
         for number, change in enumerate(changes):
-            fields = self._item_fields(change, f"items[{number}][price]")
+            fields = self._fields_paid_in(currency, change, f"items[{number}][price]")
             self._check_change(items.get(change.id or ""), fields, change, f"items[{number}]")
             if change.id is None:
                 item = self._new_item(**fields)
@@ -398,6 +385,13 @@ class SubscriptionBilling(InvoiceBilling):
             params=[f"items[{number}]" for number in range(len(changed))],
         )
         return changed
+
+    def _fields_paid_in(self, currency: str, change: ItemChange, place: str) -> dict[str, Any]:
+        """Return the fields of an item; a price that has this currency too is charged in it."""
+        fields = self._item_fields(change, place)
+        if "price" in fields and currency in fields["price"].currency_options:
+            fields["price"] = replace(fields["price"], paid_in=currency)
+        return fields
 
     def _check_change(
         self, item: Item | None, fields: dict[str, Any], change: ItemChange, place: str
@@ -437,13 +431,6 @@ class SubscriptionBilling(InvoiceBilling):
         if moment is not None:
             self.account.plan(moment, "cancel", subscription.id, moment)
 
-    def _plan_resumption(self, subscription: Subscription, pause: PauseCollection | None) -> None:
-        """Plan the end of a pause, if it has one; raises `ApiError` for a moment in the past."""
-        moment = pause.resumes_at if pause else None
-        if moment is not None:
-            _check_future(moment, self.account.now, "pause_collection[resumes_at]")
-            self.account.plan(moment, "resume_collection", subscription.id, moment)
-
     def _cancel_when_due(self, subscription_id: str, moment: int) -> None:
         subscription = self.subscriptions[subscription_id]
         if subscription.cancel_at == moment and not subscription.has_ended:
@@ -481,7 +468,7 @@ class SubscriptionBilling(InvoiceBilling):
         account.change(before, SUBSCRIPTION_UPDATED, *resumed, **asdict(after))
         self._plan_period_end(after)
         if invoice is not None:
-            self._bill_period(after, invoice, reason)
+            self._bill_period(after, invoice)
 
     def _ends_in_pause(self, subscription: Subscription) -> bool:
         """Whether the end of this trial pauses the subscription."""
@@ -491,16 +478,13 @@ class SubscriptionBilling(InvoiceBilling):
             and self.customers[subscription.customer].default_payment_method is None
         )
 
-    def _bill_period(self, subscription: Subscription, invoice: Invoice, reason: str) -> None:
-        """Send the invoice of a period, and collect, plan or withhold its payment."""
-        account = self.account
-        account.emit("invoice.created", invoice)
+    def _bill_period(self, subscription: Subscription, invoice: Invoice) -> None:
+        """Send the invoice of a period, and collect or withhold its payment."""
+        self.account.emit("invoice.created", invoice)
         if subscription.pause_collection is not None:
             self._withhold(invoice, subscription.pause_collection)
-        elif self._rules.draft_seconds and reason == "subscription_cycle":
-            account.plan(account.now + self._rules.draft_seconds, "collect", invoice.id)
         else:
-            self._collect(invoice.id)
+            self._charge(self._finalize(invoice))
 
     def _withhold(self, invoice: Invoice, pause: PauseCollection) -> None:
         """Do with a draft what a pause of collection says; the subscription's status stays as it
@@ -510,12 +494,6 @@ class SubscriptionBilling(InvoiceBilling):
             self._void(self._finalize(invoice))
         elif pause.behavior == "mark_uncollectible":
             self._write_off(self._finalize(invoice))
-
-    def _resume_collection_when_due(self, subscription_id: str, moment: int) -> None:
-        subscription = self.subscriptions[subscription_id]
-        pause = subscription.pause_collection
-        if pause is not None and pause.resumes_at == moment and not subscription.has_ended:
-            self.resume_collection(subscription)
 
     def _warn_of_trial_end(self, subscription_id: str) -> None:
         subscription = self.subscriptions[subscription_id]

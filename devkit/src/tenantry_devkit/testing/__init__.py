@@ -47,30 +47,18 @@ __all__ = [
     "tenantry_settings",
 ]
 
-_HOMES: Final = {
-    "Credential": "errors",
-    "Events": "provider",
-    "Key": "tenants",
-    "MailError": "errors",
-    "SuiteMember": "tenants",
-    "Provider": "provider",
-    "RefusedError": "errors",
-    "RunningService": "service",
-    "SentEvent": "provider",
-    "StartError": "errors",
-    "SuiteTenant": "tenants",
-    "SuiteTenantry": "fixture",
-    "Variables": "errors",
-    "running_service": "service",
-}
+_MODULES: Final = ("errors", "service", "tenants", "provider", "fixture")
+"""The modules that have the names of `__all__` but for those here."""
 
 
 if not TYPE_CHECKING:  # otherwise type checkers accept any name
 
     def __getattr__(name: str) -> Any:  # noqa: ANN401  # PEP 562
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        for module in _MODULES if name in __all__ else ():
+            found = importlib.import_module(f"{__name__}.{module}")
+            if hasattr(found, name):
+                return getattr(found, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 _started: "Final[pytest.StashKey[tuple[RunningService, int]]]" = pytest.StashKey()

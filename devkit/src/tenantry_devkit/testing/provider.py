@@ -15,19 +15,24 @@ from tenantry.common.clock import EPOCH_MAX
 from tenantry.domain.billing import events as ev
 from tenantry.integrations.stripe.signature import sign
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH
-from tenantry_devkit.local.samples import AMOUNT, EventSubject, catalog_prices, subscribe
+from tenantry_devkit.local.samples import (
+    AMOUNT,
+    EventSubject,
+    SampleObjects,
+    catalog_prices,
+    event_about,
+    sample_objects,
+)
 from tenantry_devkit.simulator import (
     NEW_VERSION,
     CheckoutSession,
     Customer,
     Invoice,
     Price,
-    ProviderEvent,
     Simulator,
     Subscription,
 )
 from tenantry_devkit.simulator.delivery import event_body
-from tenantry_devkit.simulator.objects import BillingObject
 from tenantry_devkit.testing.errors import RefusedError
 from tenantry_devkit.testing.service import RunningService
 from tenantry_devkit.testing.tenants import SuiteTenant
@@ -212,32 +217,22 @@ class Events:
         """Send ``customer.subscription.updated``, by default with the current plan and a period of
         30 days.
         """
-        moment, subscription, _, _ = self._objects(tenant, plan, options)
-        updated = replace(
-            subscription,
-            status=status,
-            period_end=int(period_end.timestamp()) if period_end else moment + _PERIOD_SECONDS,
-            cancel_at_period_end=cancel_at_period_end,
-        )
+        period = {} if period_end is None else {"period_end": int(period_end.timestamp())}
         return self._emit(
             ev.SUBSCRIPTION_UPDATED,
-            updated,
-            moment,
+            tenant,
             options,
+            plan=plan,
+            status=status,
+            cancel_at_period_end=cancel_at_period_end,
+            **period,
         )
 
     def subscription_deleted(
         self, tenant: SuiteTenant, **options: Unpack[EventOptions]
     ) -> SentEvent:
         """Send ``customer.subscription.deleted``: the tenant is on ``free`` and canceled."""
-        moment, subscription, _, _ = self._objects(tenant, None, options)
-        ended = replace(subscription, status="canceled", canceled_at=moment, ended_at=moment)
-        return self._emit(
-            ev.SUBSCRIPTION_DELETED,
-            ended,
-            moment,
-            options,
-        )
+        return self._emit(ev.SUBSCRIPTION_DELETED, tenant, options)
 
     def payment_failed(
         self,
@@ -252,44 +247,21 @@ class Events:
 
         ``amount`` is in cents.
         """
-        moment, _, invoice, _ = self._objects(tenant, None, options, amount)
-        unpaid = replace(
-            invoice,
-            status="open",
-            hosted_invoice_url=invoice_url,
-            amount_paid=0,
-            paid_at=None,
-        )
         return self._emit(
-            ev.PAYMENT_FAILED,
-            unpaid,
-            moment,
-            options,
+            ev.PAYMENT_FAILED, tenant, options, amount=amount, hosted_invoice_url=invoice_url
         )
 
     def payment_succeeded(
         self, tenant: SuiteTenant, *, amount: int = AMOUNT, **options: Unpack[EventOptions]
     ) -> SentEvent:
         """Send ``invoice.payment_succeeded``, which ends past due."""
-        moment, _, invoice, _ = self._objects(tenant, None, options, amount)
-        return self._emit(
-            ev.PAYMENT_SUCCEEDED,
-            invoice,
-            moment,
-            options,
-        )
+        return self._emit(ev.PAYMENT_SUCCEEDED, tenant, options, amount=amount)
 
     def checkout_completed(
         self, tenant: SuiteTenant, plan: str = "pro", **options: Unpack[EventOptions]
     ) -> SentEvent:
         """Send ``checkout.session.completed``: the tenant's customer is linked to it."""
-        moment, _, _, session = self._objects(tenant, plan, options)
-        return self._emit(
-            ev.CHECKOUT_COMPLETED,
-            session,
-            moment,
-            options,
-        )
+        return self._emit(ev.CHECKOUT_COMPLETED, tenant, options, plan=plan)
 
     def send(
         self, event: SentEvent | Mapping[str, Any] | bytes, *, signature: str | None = None
@@ -319,22 +291,23 @@ class Events:
         )
 
     def _emit(
-        self, event_type: str, thing: BillingObject, moment: int, options: EventOptions
+        self,
+        event_type: str,
+        tenant: SuiteTenant,
+        options: EventOptions,
+        *,
+        plan: str | None = None,
+        amount: int = AMOUNT,
+        **fields: object,
     ) -> SentEvent:
-        event_id = f"evt_{secrets.token_hex(12)}"
-        event = ProviderEvent(
-            id=event_id,
-            type=event_type,
-            created=moment,
-            object=thing,
-            pending_webhooks=1,
-        )
-        sent = SentEvent(
-            event_id,
-            event_type,
-            moment,
-            event_body(event, options.get("api_version", NEW_VERSION)),
-        )
+        """Send an event of this type about the plan, by default the tenant's, with these fields."""
+        moment = self._moment(options)
+        if event_type == ev.SUBSCRIPTION_UPDATED:
+            fields = {"period_end": moment + _PERIOD_SECONDS, **fields}
+        objects = self._objects(tenant, plan, moment, amount)
+        event = event_about(objects, event_type, moment, **fields)
+        body = event_body(event, options.get("api_version", NEW_VERSION))
+        sent = SentEvent(event.id, event_type, moment, body)
         response = self.send(sent)
         if not response.is_success:
             raise RefusedError(response)
@@ -342,38 +315,35 @@ class Events:
             self._provider.advance(seconds=1)  # the provider's next event is later
         return sent
 
-    def _objects(
-        self, tenant: SuiteTenant, plan: str | None, options: EventOptions, amount: int = AMOUNT
-    ) -> tuple[int, Subscription, Invoice, CheckoutSession]:
-        """Return the moment of the event, and what a checkout of the plan, or of the current one,
-        creates then.
-
-        The subscription is the tenant's newest at the simulated provider, if it has one, with the
-        plan's price.
-        """
+    def _moment(self, options: EventOptions) -> int:
+        """Return the moment of the next event, by default a second after the one before."""
         created = options.get("created")
         if created is None:
             self._provider.advance(seconds=1)
             created = self._provider.now
-        moment = created if isinstance(created, int) else int(created.timestamp())
+        return created if isinstance(created, int) else int(created.timestamp())
+
+    def _objects(
+        self, tenant: SuiteTenant, plan: str | None, moment: int, amount: int
+    ) -> SampleObjects:
+        """Return what a checkout of the plan, or of the current one, creates at this moment.
+
+        The subscription is the tenant's newest at the simulated provider, if it has one, with the
+        plan's price.
+        """
         price = self._service.price_of(plan or tenant.plan) or "price_unknown"
-        subject = EventSubject(
-            tenant.id,
-            tenant.customer,
-            price,
-            amount,
+        subject = EventSubject(tenant.id, tenant.customer, price, amount)
+        known = [
+            each
+            for each in self._provider.subscriptions.values()
+            if each.customer == tenant.customer
+        ]
+        subscription_id = known[-1].id if known else tenant.subscription_id
+        objects = sample_objects(subject, min(max(moment, 0), EPOCH_MAX), subscription_id)
+        if not known:
+            return objects
+        first = replace(known[-1].items[0], price=objects.subscription.items[0].price)
+        return objects._replace(
+            subscription=replace(known[-1], items=(first, *known[-1].items[1:])),
+            invoice=replace(objects.invoice, subscription_metadata=known[-1].metadata),
         )
-        simulator = subject.simulator(min(max(moment, 0), EPOCH_MAX))
-        subscription = replace(subscribe(simulator, subject), id=tenant.subscription_id)
-        for known in self._provider.subscriptions.values():
-            if known.customer == tenant.customer:
-                first = replace(known.items[0], price=subscription.items[0].price)
-                subscription = replace(known, items=(first, *known.items[1:]))
-        [invoice], [session] = simulator.invoices.values(), simulator.checkout_sessions.values()
-        invoice = replace(
-            invoice,
-            subscription=subscription.id,
-            subscription_metadata=subscription.metadata,
-            billing_reason="subscription_cycle",
-        )
-        return moment, subscription, invoice, replace(session, subscription=subscription.id)

@@ -106,10 +106,8 @@ others.
 """
 _MAILS: Final = """
     SELECT id::text, concat(status, ' (' || last_error || ')')
-      FROM (SELECT id, status, last_error, created_at FROM notifications WHERE tenant_id = ANY(%(tenants)s)
-             UNION ALL
-            SELECT id, status, last_error, created_at FROM owner_mails
-             WHERE tenant_id = ANY(%(tenants)s) AND status NOT IN ('collecting', 'dropped')) AS mails
+      FROM mails
+     WHERE tenant_id = ANY(%(tenants)s) AND status NOT IN ('collecting', 'dropped')
      ORDER BY created_at, id
 """
 _EXPIRE_KEY: Final = (

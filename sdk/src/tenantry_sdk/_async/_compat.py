@@ -9,8 +9,7 @@ import inspect
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from copy import copy
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from tenantry_sdk._response import Response, ResponseReader
@@ -83,8 +82,13 @@ async def sleep(seconds: float) -> None:
     await anyio.sleep(seconds)
 
 
-async def fetch(client: httpx2.AsyncClient, request: httpx2.Request, seconds: float) -> Response:
-    """Send a request and read the complete response.
+async def fetch(
+    client: httpx2.AsyncClient,
+    request: httpx2.Request,
+    seconds: float,
+    idempotency_key: str | None = None,
+) -> Response:
+    """Send a request and read the complete response to the call with this idempotency key.
 
     Raises `TimeoutError` when that takes longer than ``seconds``, `UnreadableAnswerError` for a
     body that is too large.
@@ -99,13 +103,20 @@ async def fetch(client: httpx2.AsyncClient, request: httpx2.Request, seconds: fl
             stream=True,
         )
         try:
-            reader = ResponseReader(response.status_code, response.headers)
+            reader = ResponseReader(response, idempotency_key)
             async for piece in response.aiter_bytes():
                 reader.add(piece)
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
     return reader.response()
+
+
+def shielded() -> AbstractContextManager[object]:
+    """Let the block end although its task is canceled."""
+    import anyio  # noqa: PLC0415
+
+    return anyio.CancelScope(shield=True)
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -162,7 +173,7 @@ class SharedTask(Generic[T]):
         except TimeoutError:
             raise TokenTimedOutError("The identity provider has not answered yet.") from None
         if self._error is not None:
-            raise copy(self._error)
+            raise self._error.with_traceback(None)
         if self._result is None and self._owner == current_owner():
             raise TokenRefreshError("Fetching a token was canceled.")
         return self._result

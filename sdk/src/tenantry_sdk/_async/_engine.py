@@ -6,25 +6,25 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tenantry_sdk._async._compat import fetch, sleep
 from tenantry_sdk._async._http import AsyncHttp
 from tenantry_sdk._async._token_renewal import AsyncFixedCredential, AsyncTokenRenewer
 from tenantry_sdk._log import logger
-from tenantry_sdk._options import CallOptions, Options
-from tenantry_sdk._request import Call, visible
+from tenantry_sdk._options import Acting, CallOptions, Options
+from tenantry_sdk._request import Call
 from tenantry_sdk._response import Response, is_whole, record
-from tenantry_sdk._retry import Backoff, RetryState
+from tenantry_sdk._retry import Backoff, Loss, RetryState
 from tenantry_sdk._secret import Secret
-from tenantry_sdk._version import __version__
-from tenantry_sdk.errors import ConnectionFailedError, TimedOutError
+from tenantry_sdk._tokens import Token
+from tenantry_sdk.errors import TenantryError
 
 if TYPE_CHECKING:
     import httpx2
     from typing_extensions import Self
 
 _UNAUTHORIZED: Final = 401
-_HEADERS: Final = {"Accept": "application/json", "User-Agent": f"tenantry-sdk/{__version__}"}
-_ORGANIZATION: Final = "X-Organization-Id"
 
 AsyncCredentials = AsyncFixedCredential | AsyncTokenRenewer
 
@@ -38,25 +38,38 @@ class AsyncEngine:
         base_url: str,
         credentials: AsyncCredentials,
         options: Options,
-        organization: str | None,
     ) -> None:
         self._http = http
         self.base_url = base_url
         self._credentials = credentials
         self._options = options
-        self._organization = None if organization is None else visible(organization, "organization")
 
     def with_options(self, changes: CallOptions, organization: str | None = None) -> Self:
         """Return a copy with other options, which shares connections and credentials."""
         if not changes and organization is None:
             return self
-        return type(self)(
-            self._http,
-            self.base_url,
-            self._credentials,
-            self._options.with_changes(changes),
-            self._organization if organization is None else organization,
-        )
+        return self._with(self._options.with_changes(changes, organization))
+
+    def acting(self, acting: Acting) -> Self:
+        """Return a copy that acts for a tenant, which shares connections and credentials."""
+        return self._with(msgspec.structs.replace(self._options, acting=acting))
+
+    def with_credential(self, credential: Secret) -> Self:
+        """Return a copy with another credential, which shares the connections. It names neither the
+        organization nor the tenant that this one names.
+        """
+        options = msgspec.structs.replace(self._options, organization=None, acting=None)
+        fixed = AsyncFixedCredential(credential)
+        return type(self)(self._http, self.base_url, fixed, options)
+
+    def _with(self, options: Options) -> Self:
+        return type(self)(self._http, self.base_url, self._credentials, options)
+
+    @property
+    def tenant_id(self) -> str | None:
+        """The tenant for which the operator acts."""
+        acting = self._options.acting
+        return None if acting is None else acting.tenant_id
 
     @property
     def backoff(self) -> Backoff:
@@ -78,22 +91,16 @@ class AsyncEngine:
         progress = RetryState(call, self._options.retry, ends)
         renewed = call.is_anonymous
         while True:
-            token = None if call.is_anonymous else await self._credentials.current(ends)
-            credential = (
-                call.authorization
-                if token is None
-                else Secret(f"Bearer {token.access_token.reveal()}")
-            )
-            seconds = progress.seconds(time.monotonic())
-            logger.debug("%s: %s, at most %.1f s", call.summary, progress.attempt, seconds)
-            try:
-                response = await self._attempt(call, credential, seconds, progress)
-            except ConnectionFailedError as error:
-                wait = progress.after_loss(error, time.monotonic())
+            http, token = await self._ready(progress)
+            response = await self._attempt(http, token, progress)
+            if isinstance(response, Loss):
+                logger.info("%s: %s", call.summary, response.reason)
+                wait = progress.after_loss(response, time.monotonic())
             else:
                 if response.status_code == _UNAUTHORIZED and not renewed:
                     renewed = True
-                    if await self._credentials.renewed(token, ends) is not token:
+                    _, other = await self._ready(progress, rejected=token)
+                    if other is not token:
                         logger.info("%s: again with another token", call.summary)
                         continue
                 pause = progress.after(response, datetime.now(timezone.utc), time.monotonic())
@@ -108,75 +115,64 @@ class AsyncEngine:
         await self._credentials.close()
         await self._http.aclose()
 
-    async def _attempt(
-        self, call: Call, credential: Secret | None, seconds: float, progress: RetryState
-    ) -> Response:
-        from httpx2 import HTTPError, NetworkError, TimeoutException  # noqa: PLC0415  # slow to import
-
-        http = self._http.client()
-        what = call.summary
-        begun = time.monotonic()
+    async def _ready(
+        self, progress: RetryState, rejected: Token | None = None
+    ) -> tuple[httpx2.AsyncClient, Token | None]:
+        """Return the HTTP client and the token for an attempt. Calls share their failures, so each
+        one raises an error of its own.
+        """
         try:
-            response = await fetch(http, self._request(http, call, credential, seconds), seconds)
-        except (TimeoutException, TimeoutError):
-            duration = progress.duration(begun, time.monotonic())
-            lost: ConnectionFailedError = TimedOutError(
-                f"{what}: no complete response from {self.base_url} in {duration}."
+            http = await self._http.client()
+            if progress.call.is_anonymous:
+                return http, None
+            return http, await self._credentials.current(progress.ends, rejected)
+        except TenantryError as error:
+            raise progress.own_error(error) from error.__cause__
+
+    async def _attempt(
+        self, http: httpx2.AsyncClient, token: Token | None, progress: RetryState
+    ) -> Response | Loss:
+        from httpx2 import HTTPError  # noqa: PLC0415  # slow to import
+
+        call = progress.call
+        begun = time.monotonic()
+        seconds = progress.seconds(begun)
+        logger.debug("%s: %s, at most %.1f s", call.summary, progress.attempt, seconds)
+        try:
+            response = await fetch(
+                http,
+                self._request(http, call, token, seconds),
+                seconds,
+                call.idempotency_key,
             )
-        except NetworkError as error:
-            lost = ConnectionFailedError(
-                f"{what}: the connection to {self.base_url} failed: {error}"
-            )
-        except HTTPError as error:
-            # Its text may contain what the server sent.
-            lost = ConnectionFailedError(
-                f"{what}: the connection to {self.base_url} failed: {type(error).__name__}"
-            )
-        else:
-            record(response)
-            took = 1000 * (time.monotonic() - begun)
-            logger.info(
-                "%s: %d in %.0f ms (request %s)",
-                what,
-                response.status_code,
-                took,
-                response.request_id,
-            )
-            if is_whole(response):
-                return response
-            lost = ConnectionFailedError(f"{what}: the response was incomplete.")
-            lost.request_id = response.request_id
-        logger.info("%s", lost)
-        raise lost
+        except (HTTPError, TimeoutError) as error:
+            return progress.loss_of(error, self.base_url, begun, time.monotonic())
+        record(response)
+        logger.info(
+            "%s: %d in %.0f ms (request %s)",
+            call.summary,
+            response.status_code,
+            1000 * (time.monotonic() - begun),
+            response.request_id,
+        )
+        if not is_whole(response):
+            return Loss("the response was incomplete.", request_id=response.request_id)
+        return response
 
     def _request(
-        self, http: httpx2.AsyncClient, call: Call, credential: Secret | None, seconds: float
+        self, http: httpx2.AsyncClient, call: Call, token: Token | None, seconds: float
     ) -> httpx2.Request:
         request = http.build_request(
             call.method,
             self.base_url + call.path,
             params=call.query or None,
             content=call.body,
-            headers=_HEADERS,
             timeout=seconds,
         )
-        headers = request.headers
-        headers.update(self._options.headers)
-        # The HTTP client may be the caller's, and have such headers.
-        headers.pop("Authorization", None)
-        headers.pop(_ORGANIZATION, None)
-        if credential is not None:
-            # the HTTP client does not log this header
-            headers["Authorization"] = credential.reveal()
-        if self._organization is not None and not call.is_anonymous:
-            headers[_ORGANIZATION] = self._organization
-        if call.body is not None:
-            headers["Content-Type"] = "application/json"
-        if call.idempotency_key is not None:
-            headers["Idempotency-Key"] = call.idempotency_key
-        headers.update(call.headers)
-        for name, secret in call.secret_headers.items():
-            headers.pop(name, None)
-            if secret is not None:
-                headers[name] = secret.reveal()
+        if call.is_by_caller:
+            request.headers.pop("Cookie", None)  # of the program's own HTTP client
+        for name, value in self._options.headers_of(call, token).items():
+            request.headers.pop(name, None)
+            if value is not None:
+                request.headers[name] = value
         return request

@@ -29,7 +29,7 @@ _EARLY: Final = 0.5
 class AsyncChangeEvents(Resource):
     """The changes of all tenants, in an order that a reader can continue from."""
 
-    async def list(
+    def list(
         self,
         *,
         after: str | None = None,
@@ -38,19 +38,20 @@ class AsyncChangeEvents(Resource):
         limit: int | None = None,
         wait: int = 0,
         **options: Unpack[CallOptions],
-    ) -> EventPage:
-        """Return one page: the events after a cursor, at most ``limit``.
+    ) -> AsyncEventPager:
+        """List the events after a cursor until now, in pages of at most ``limit``.
 
-        ``after`` is the ``next_cursor`` of a page, the id of an event, or ``now`` for a cursor of
-        later changes; without it the page begins with the oldest event that is kept. ``types`` are
-        types such as ``api_key.revoked``, or all of a kind, such as ``member.*``; without them the
-        events are all but ``audit.*``. ``wait`` is how many seconds, at most 20, the service waits
-        for the first event; the time limits of the call count from then on.
+        ``after`` is the ``next_cursor`` of a page, the id of an event, or ``now``, whose
+        ``first_page()`` has a cursor of later changes; without it the list begins with the oldest
+        event that is kept. ``types`` are types such as ``api_key.revoked``, or all of a kind, such
+        as ``member.*``; without them the events are all but ``audit.*``. ``wait`` is how many
+        seconds, at most 20, the service waits for the first event of a page; the time limits of a
+        request count from then on.
 
-        Raises `CursorExpiredError` if events after the cursor are not kept any more.
+        A page raises `CursorExpiredError` if events after the cursor are not kept any more.
         """
         filters = _filters(types, org_id, limit)
-        return await _read(self._engine.with_options(options), after, wait, filters)
+        return AsyncEventPager(self._engine.with_options(options), after, wait, filters)
 
     def follow(
         self,
@@ -71,6 +72,42 @@ class AsyncChangeEvents(Resource):
             raise ValueError("wait must be 1 to 20 seconds")
         engine = self._engine.with_options({**options, "retries": 0})
         return AsyncEventFollower(engine, after, wait, _filters(types, org_id, limit))
+
+
+class AsyncEventPager:
+    """The events from a cursor until now; pages are fetched on demand. Each iteration fetches them
+    again. `operator.events.follow` continues without an end.
+    """
+
+    def __init__(
+        self, engine: AsyncEngine, after: str | None, wait: int, filters: dict[str, str]
+    ) -> None:
+        self._engine = engine
+        self._after = after
+        self._wait = wait
+        self._filters = filters
+
+    async def __aiter__(self) -> AsyncIterator[ChangeEvent]:
+        async for page in self.pages():
+            for event in page.data:
+                yield event
+
+    async def pages(self) -> AsyncIterator[EventPage]:
+        """Iterate over the pages. The last one is empty; later changes follow its
+        ``next_cursor``.
+        """
+        page = await self.first_page()
+        yield page
+        while page.data:
+            page = await _read(self._engine, page.next_cursor, self._wait, self._filters)
+            yield page
+
+    async def first_page(self) -> EventPage:
+        """Fetch a single page, the one at the given cursor."""
+        return await _read(self._engine, self._after, self._wait, self._filters)
+
+    def __repr__(self) -> str:
+        return f"<AsyncEventPager of {_PATH}>"
 
 
 class AsyncEventFollower:
@@ -98,6 +135,9 @@ class AsyncEventFollower:
         It also moves on while there are no events for you.
         """
         return self._cursor
+
+    def __repr__(self) -> str:
+        return f"<AsyncEventFollower at {self._cursor}>"
 
     async def __aiter__(self) -> AsyncIterator[ChangeEvent]:
         async for page in self.pages():

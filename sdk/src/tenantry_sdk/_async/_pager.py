@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from tenantry_sdk._async._engine import AsyncEngine
 from tenantry_sdk._request import Call
@@ -44,7 +44,7 @@ class AsyncPager(Generic[T]):
         self._engine = engine
         self._path = path
         self._query = query
-        self._kind: Any = AsyncPage[kind]  # type: ignore[valid-type]
+        self._kind: type[AsyncPage[T]] = AsyncPage[kind]  # type: ignore[valid-type]
 
     async def __aiter__(self) -> AsyncIterator[T]:
         async for page in self.pages():
@@ -63,9 +63,12 @@ class AsyncPager(Generic[T]):
         """Fetch a single page, the one at the given cursor."""
         return await self._page(self._query)
 
+    def __repr__(self) -> str:
+        return f"<AsyncPager of {self._path}>"
+
     async def _page(self, query: dict[str, str]) -> AsyncPage[T]:
         response = await self._engine.send(Call("GET", self._path, query))
-        page: AsyncPage[T] = response.parse(self._kind)
+        page = response.parse(self._kind)
         vars(page)[_FETCH] = self._after
         return page
 

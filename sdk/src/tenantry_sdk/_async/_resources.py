@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from tenantry_sdk._async._compat import shielded
 from tenantry_sdk._async._engine import AsyncEngine
 from tenantry_sdk._async._pager import AsyncPager
-from tenantry_sdk._entitlements import NOT_COUNTED, checked_choice, denial, is_unavailable
+from tenantry_sdk._async._principal import AsyncPrincipal, accepted_by, consume
+from tenantry_sdk._entitlements import consumption, note_failure, returning
 from tenantry_sdk._models import (
     ApiKey,
     AuditEvent,
@@ -27,8 +30,8 @@ from tenantry_sdk._models import (
     Membership,
     NewApiKey,
     Plan,
-    Principal,
     Project,
+    Rejection,
     RevokedKey,
     RoleDefinition,
     Tenant,
@@ -36,17 +39,28 @@ from tenantry_sdk._models import (
     UsageReport,
     Whoami,
 )
-from tenantry_sdk._options import CallOptions, checked_headers
-from tenantry_sdk._request import Call, Content, Strings, body, listed, path, query, visible
-from tenantry_sdk._response import Response
+from tenantry_sdk._options import CallOptions, checked_headers, with_headers
+from tenantry_sdk._request import (
+    Call,
+    Content,
+    Strings,
+    body,
+    creation,
+    given,
+    listed,
+    listed_if_set,
+    path,
+    query,
+)
+from tenantry_sdk._response import Response, check_deleted
 from tenantry_sdk._secret import Secret, revealed
-from tenantry_sdk._verify import Headers, principal_of, verify_call, verify_error
+from tenantry_sdk._verify import Headers, verify_call, verify_error
 from tenantry_sdk.errors import (
     AuthenticationError,
+    ConfigurationError,
     ConflictError,
     LostKeyError,
     TenantryError,
-    UnreadableAnswerError,
 )
 from tenantry_sdk.types import (
     AcceptedMode,
@@ -64,13 +78,12 @@ from tenantry_sdk.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from typing_extensions import Unpack
 
 T = TypeVar("T")
 
-_REPLAY: Final = "idempotency_replay"
 _LOST_KEYS: Final = 3
 _WHOAMI: Final = "/api/v1/auth/whoami"
 
@@ -82,9 +95,7 @@ class Resource:
         self._engine = engine
 
     async def _send(self, kind: type[T], call: Call, options: CallOptions) -> T:
-        response = await self._engine.with_options(options).send(call)
-        record: T = response.parse(kind)
-        return record
+        return (await self._engine.with_options(options).send(call)).parse(kind)
 
     async def _get(self, kind: type[T], options: CallOptions, template: str, *ids: str) -> T:
         return await self._send(kind, Call("GET", path(template, *ids)), options)
@@ -97,13 +108,7 @@ class Resource:
         idempotency_key: str | None,
         options: CallOptions,
     ) -> T:
-        return await _post(
-            self._engine.with_options(options),
-            kind,
-            path,
-            content,
-            idempotency_key,
-        )
+        return await self._send(kind, creation(path, content, idempotency_key), options)
 
     async def _write(
         self,
@@ -122,10 +127,10 @@ class Resource:
         template: str,
         *ids: str,
         vanishes: bool = False,
-        **parameters: bool | None,
+        **parameters: str | bool | None,
     ) -> None:
         call = Call("DELETE", path(template, *ids), query(**parameters), vanishes=vanishes)
-        _check_deleted(await self._engine.with_options(options).send(call))
+        check_deleted(await self._engine.with_options(options).send(call))
 
     def _list(
         self,
@@ -150,6 +155,9 @@ class AsyncApiKeys(Resource):
         mode: Mode | None = None,
         external_id: str | None = None,
         metadata: dict[str, str] | None = None,
+        allowed_addresses: Strings = (),
+        enabled: bool = True,
+        requests_per_minute: int | None = None,
         org_id: str | None = None,
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
@@ -158,9 +166,9 @@ class AsyncApiKeys(Resource):
 
         ``scopes`` are ``<resource>:<action>``, either part ``*`` for any; ``access_level="OWNER"``
         takes none. ``mode`` is by default the caller's. ``expires_at`` needs a time zone.
-        ``external_id`` is the id that another system of yours gives the key, and ``metadata`` what
-        your systems store with it. Without ``org_id`` the client asks the service for the
-        organization of its credential first.
+        ``external_id`` is the id that another system of yours gives the key. Without
+        ``allowed_addresses``, which may be networks, it works from any address. Without ``org_id``
+        the client asks the service for the organization of its credential first.
 
         If the response is lost, the client revokes the key with the unknown secret and creates
         another one. A caller that passes an ``idempotency_key`` handles this itself, and gets
@@ -173,26 +181,28 @@ class AsyncApiKeys(Resource):
             "name": name,
             "scopes": listed(scopes, "scopes"),
             "expires_at": expires_at,
-            "access_level": UNSET if access_level is None else access_level,
-            "mode": UNSET if mode is None else mode,
-            "external_id": UNSET if external_id is None else external_id,
-            "metadata": metadata or UNSET,
+            **given(
+                access_level=access_level,
+                mode=mode,
+                external_id=external_id,
+                metadata=metadata or None,
+                allowed_addresses=listed(allowed_addresses, "allowed_addresses") or None,
+                enabled=None if enabled else False,
+                requests_per_minute=requests_per_minute,
+            ),
         }
         body(**fields)  # raises for an invalid value before anything is sent
+        org_id = org_id or engine.tenant_id
         if org_id is None:
-            whoami: Whoami = (await engine.send(Call("GET", _WHOAMI), ends)).parse(Whoami)
-            org_id = whoami.org_id
+            org_id = (await engine.send(Call("GET", _WHOAMI), ends)).parse(Whoami).org_id
         content = body(org_id=org_id, **fields)
-        if idempotency_key is not None:
-            return await _post(
-                engine, NewApiKey, "/api/v1/api-keys", content, idempotency_key, ends
-            )
         for _ in range(_LOST_KEYS):
+            call = creation("/api/v1/api-keys", content, idempotency_key)
             try:
-                return await _post(engine, NewApiKey, "/api/v1/api-keys", content, None, ends)
+                return (await engine.send(call, ends)).parse(NewApiKey)
             except ConflictError as error:
                 lost = _lost_key(error)
-                if lost is None:
+                if lost is None or idempotency_key is not None:
                     raise
                 await _revoke_lost(engine, lost, ends)
         raise LostKeyError(
@@ -210,8 +220,7 @@ class AsyncApiKeys(Resource):
         cursor: str | None = None,
         **options: Unpack[CallOptions],
     ) -> AsyncPager[ApiKey]:
-        """List keys, newest first. ``status`` is ``active``, ``revoked`` or ``expired``; ``limit``
-        is the page size.
+        """List keys, newest first.
 
         ``search`` is a part of the name, the id, the external id, or the first or last characters
         of the secret; never a whole secret. ``external_id`` is a whole external id.
@@ -241,17 +250,23 @@ class AsyncApiKeys(Resource):
         expires_at: datetime | UnsetType | None = UNSET,
         external_id: str | UnsetType | None = UNSET,
         metadata: dict[str, str] | UnsetType | None = UNSET,
+        allowed_addresses: Strings | UnsetType = UNSET,
+        enabled: bool | UnsetType = UNSET,
+        requests_per_minute: int | UnsetType | None = UNSET,
         **options: Unpack[CallOptions],
     ) -> ApiKey:
         """Change an active key; omitted values stay. ``expires_at=None`` removes the expiry, and so
-        for the other values. ``metadata`` replaces all of it.
+        for the other values. ``metadata`` and ``allowed_addresses`` replace all of them.
         """
         content = body(
             name=name,
-            scopes=scopes if isinstance(scopes, UnsetType) else listed(scopes, "scopes"),
+            scopes=listed_if_set(scopes, "scopes"),
             expires_at=expires_at,
             external_id=external_id,
             metadata=metadata,
+            allowed_addresses=listed_if_set(allowed_addresses, "allowed_addresses"),
+            enabled=enabled,
+            requests_per_minute=requests_per_minute,
         )
         return await self._write("PATCH", ApiKey, content, options, "/api/v1/api-keys/{}", key_id)
 
@@ -276,18 +291,21 @@ class AsyncApiKeys(Resource):
         return await _rotate(engine, key_id, body(overlap_seconds=overlap_seconds), idempotency_key)
 
     async def delete(
-        self, key_id: str, *, force: bool | None = None, **options: Unpack[CallOptions]
+        self,
+        key_id: str,
+        *,
+        force: bool | None = None,
+        reason: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> None:
         """Revoke a key: the next request with it is rejected. Revoking it again changes nothing.
 
         ``force`` revokes even the last OWNER key of an organization without an owner.
         """
-        await self._delete(options, "/api/v1/api-keys/{}", key_id, force=force)
+        await self._delete(options, "/api/v1/api-keys/{}", key_id, force=force, reason=reason)
 
     async def report_leak(self, secret: str | Secret, **options: Unpack[CallOptions]) -> RevokedKey:
-        """Revoke a leaked key. Anyone who knows a key may revoke it, so this needs no
-        credential.
-        """
+        """Revoke a leaked key. This needs no credential."""
         content = body(secret=revealed(secret))
         del secret  # tracebacks must not show it
         call = Call("POST", "/api/v1/api-keys/report-leak", {}, content, is_anonymous=True)
@@ -306,7 +324,7 @@ class AsyncProjects(Resource):
         **options: Unpack[CallOptions],
     ) -> Project:
         """Create a project."""
-        content = body(name=name, description=UNSET if description is None else description)
+        content = body(name=name, **given(description=description))
         return await self._create(Project, "/api/v1/projects", content, idempotency_key, options)
 
     def list(
@@ -360,7 +378,7 @@ class AsyncTenants(Resource):
         **options: Unpack[CallOptions],
     ) -> Tenant:
         """Create a tenant with the caller as its owner. Needs a user's token."""
-        content = body(name=name, owner_email=UNSET if owner_email is None else owner_email)
+        content = body(name=name, **given(owner_email=owner_email))
         return await self._create(Tenant, "/api/v1/tenants", content, idempotency_key, options)
 
     async def update(
@@ -384,11 +402,12 @@ class AsyncTenants(Resource):
         *,
         user_id: str,
         owner_email: str | UnsetType = UNSET,
+        reason: str | UnsetType = UNSET,
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Tenant:
         """Transfer the tenant to another owner, who must be a member."""
-        content = body(user_id=user_id, owner_email=owner_email)
+        content = body(user_id=user_id, owner_email=owner_email, reason=reason)
         return await self._create(
             Tenant,
             path("/api/v1/tenants/{}/transfer", tenant_id),
@@ -402,13 +421,21 @@ class AsyncTenants(Resource):
         where = "/api/v1/tenants/{}/owner-address"
         return await self._get(BillingAddress, options, where, tenant_id)
 
-    async def end(self, tenant_id: str, *, name: str, **options: Unpack[CallOptions]) -> None:
+    async def end(
+        self,
+        tenant_id: str,
+        *,
+        name: str,
+        reason: str | UnsetType = UNSET,
+        **options: Unpack[CallOptions],
+    ) -> None:
         """End a tenant, whose ``name`` confirms it. Needs an owner's token.
 
         Raises `ConflictError` while a subscription renews.
         """
-        call = Call("POST", path("/api/v1/tenants/{}/end", tenant_id), {}, body(name=name))
-        _check_deleted(await self._engine.with_options(options).send(call))
+        content = body(name=name, reason=reason)
+        call = Call("POST", path("/api/v1/tenants/{}/end", tenant_id), {}, content)
+        check_deleted(await self._engine.with_options(options).send(call))
 
     async def put(
         self,
@@ -419,11 +446,13 @@ class AsyncTenants(Resource):
         owner_id: str | UnsetType | None = UNSET,
         stripe_customer_id: str | UnsetType | None = UNSET,
         suspended: bool | UnsetType = UNSET,
+        reason: str | UnsetType = UNSET,
         **options: Unpack[CallOptions],
     ) -> ManagedTenant:
         """Create a tenant, or set the given fields. Needs the operator's token.
 
-        ``stripe_customer_id=None`` removes the links of all the tenant's customers.
+        ``stripe_customer_id=None`` removes the links of all the tenant's customers. The ``reason``
+        of a suspension is in each refusal.
         """
         content = body(
             name=name,
@@ -431,16 +460,26 @@ class AsyncTenants(Resource):
             owner_id=owner_id,
             stripe_customer_id=stripe_customer_id,
             suspended=suspended,
+            reason=reason,
         )
         return await self._write(
             "PUT", ManagedTenant, content, options, "/api/v1/tenants/{}", tenant_id
         )
 
-    async def delete(self, tenant_id: str, **options: Unpack[CallOptions]) -> None:
+    async def delete(
+        self, tenant_id: str, *, reason: str | None = None, **options: Unpack[CallOptions]
+    ) -> None:
         """Delete a tenant: its keys end immediately, its data after 30 days. Needs the operator's
         token.
         """
-        await self._delete(options, "/api/v1/tenants/{}", tenant_id)
+        await self._delete(options, "/api/v1/tenants/{}", tenant_id, reason=reason)
+
+    async def verify_owner_address(
+        self, tenant_id: str, **options: Unpack[CallOptions]
+    ) -> BillingAddress:
+        """Record that the owner's address is verified. Needs the operator's token."""
+        address = path("/api/v1/tenants/{}/verify-owner-address", tenant_id)
+        return await self._send(BillingAddress, Call("POST", address), options)
 
     async def export(self, tenant_id: str, **options: Unpack[CallOptions]) -> TenantExport:
         """Return all data of a tenant. Needs the operator's token."""
@@ -458,9 +497,7 @@ class AsyncMembers(Resource):
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Member:
-        """Invite a user, who must accept. ``role`` is ``owner``, ``admin``,
-        ``member``, or a role of the service's own.
-        """
+        """Invite a user, who must accept."""
         content = body(user_id=user_id, role=role)
         return await self._create(Member, "/api/v1/members", content, idempotency_key, options)
 
@@ -474,9 +511,7 @@ class AsyncMembers(Resource):
         cursor: str | None = None,
         **options: Unpack[CallOptions],
     ) -> AsyncPager[Member]:
-        """List members and invited users, newest first; ``status`` is ``active``, ``invited`` or
-        ``removed``.
-        """
+        """List members and invited users, newest first."""
         return self._list(
             Member,
             options,
@@ -524,7 +559,7 @@ class AsyncInvitations(Resource):
     ) -> Invitation:
         """Mail a link by which the user of this address becomes a member.
 
-        ``role`` is ``owner``, ``admin`` or ``member``. The link is valid for seven days.
+        The link is valid for seven days.
         """
         content = body(email=email, role=role)
         return await self._create(
@@ -543,9 +578,7 @@ class AsyncInvitations(Resource):
         cursor: str | None = None,
         **options: Unpack[CallOptions],
     ) -> AsyncPager[Invitation]:
-        """List invitations, newest first; ``status`` is ``open``, ``accepted``, ``withdrawn`` or
-        ``expired``.
-        """
+        """List invitations, newest first."""
         return self._list(
             Invitation,
             options,
@@ -632,7 +665,7 @@ class AsyncMemberships(Resource):
         cursor: str | None = None,
         **options: Unpack[CallOptions],
     ) -> AsyncPager[Membership]:
-        """List memberships, newest first; ``status`` is ``active`` or ``invited``."""
+        """List memberships, newest first."""
         return self._list(
             Membership,
             options,
@@ -674,8 +707,8 @@ class AsyncEntitlements(Resource):
         return self._list(Entitlement, options, "/api/v1/entitlements")
 
     async def get(self, feature: str, **options: Unpack[CallOptions]) -> Entitlement:
-        """Return what the organization has of a feature. Raises `NotFoundError` for an unknown
-        one.
+        """Return what the organization has of a feature. Raises `UnknownFeatureError` for one that
+        the plan catalog does not declare.
         """
         return await self._get(Entitlement, options, "/api/v1/entitlements/{}", feature)
 
@@ -690,28 +723,59 @@ class AsyncEntitlements(Resource):
     ) -> Consumption:
         """Count ``amount`` (1 to 1,000,000,000) of a metered feature, all of it or nothing.
 
-        Retries count once: they carry the same ``idempotency_key``, by default a random one. For 24
-        hours a key of yours counts once for the organization and the feature, whichever of the
-        organization's API keys and users sends it; live and test mode are apart. Raises
-        `QuotaExceededError` if less is left, `FeatureNotGrantedError`, and `NotFoundError` for an
-        unknown feature.
+        Retries count once. For 24 hours an ``idempotency_key`` of yours counts once for the
+        organization and the feature, whichever credential sends it; live and test mode are apart.
+        Raises `QuotaExceededError` if less is left, `FeatureNotGrantedError` and
+        `UnknownFeatureError`.
 
         If the service is unreachable, overloaded or broken, ``on_unavailable`` decides: ``raise``
         raises that error, ``deny`` raises `EntitlementDeniedError`, and ``allow`` returns a result
         whose ``counted`` is False. Pass a short ``timeout`` too: it ends the retries.
         """
-        choice = checked_choice(on_unavailable)
-        address = path("/api/v1/entitlements/{}/consume", feature)
+        call = consumption(feature, amount, idempotency_key)
+        return await consume(self._engine.with_options(options), call, on_unavailable)
+
+    async def give_back(
+        self, feature: str, *, idempotency_key: str, **options: Unpack[CallOptions]
+    ) -> Consumption:
+        """Give back what was consumed with an ``idempotency_key`` in the last 24 hours, by any
+        credential. For the operator's client: ``client.tenant("acme").entitlements``.
+
+        Repeating it changes nothing, and returns the same. The key is used up: `consume` raises
+        `ConflictError` for it. Raises `NotFoundError` if nothing was consumed with the key, and
+        `PermissionDeniedError` for other clients.
+        """
+        return await self._send(Consumption, returning(feature, idempotency_key), options)
+
+    @asynccontextmanager
+    async def consuming(
+        self,
+        feature: str,
+        amount: int = 1,
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> AsyncGenerator[Consumption]:
+        """Count ``amount`` for a block, as `consume`, and give it back if the block raises.
+
+        If giving back fails, the block's error is raised, with a note (Python 3.11), and a warning
+        is logged. Without an ``idempotency_key`` a random one is used. Raises `ConfigurationError`
+        for another client than the operator's that acts for a tenant.
+        """
+        if self._engine.tenant_id is None:
+            raise ConfigurationError("consuming() needs the operator's client: tenant(id).")
+        key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
+        call = returning(feature, key)
+        consumed = await self.consume(feature, amount, idempotency_key=key, **options)
         try:
-            return await self._create(
-                Consumption, address, body(amount=amount), idempotency_key, options
-            )
-        except TenantryError as error:
-            if choice == "raise" or not is_unavailable(error):
-                raise
-            if choice == "deny":
-                raise denial(error) from error
-        return NOT_COUNTED
+            yield consumed
+        except BaseException as error:
+            try:
+                with shielded():
+                    await self._send(Consumption, call, options)
+            except Exception as failure:  # noqa: BLE001  # the block's error matters more
+                note_failure(error, feature, failure)
+            raise
 
 
 class AsyncUsage(Resource):
@@ -737,6 +801,34 @@ class AsyncUsage(Resource):
         return await self._send(UsageReport, Call("GET", "/api/v1/usage", parameters), options)
 
 
+class AsyncRejections(Resource):
+    """Why requests of the organization's keys and users were refused."""
+
+    def list(
+        self,
+        *,
+        key_id: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> AsyncPager[Rejection]:
+        """List refused requests in the caller's mode, newest first; equal ones of a minute are one.
+
+        The newest 1,000 are kept, at most 200 of a key or user, for 7 days. Needs the scope
+        ``audit:read``.
+        """
+        return self._list(
+            Rejection,
+            options,
+            "/api/v1/rejections",
+            key_id=key_id,
+            since=since,
+            limit=limit,
+            cursor=cursor,
+        )
+
+
 class AsyncBillingEvents(Resource):
     """The organization's ledger of provider events."""
 
@@ -758,8 +850,8 @@ class AsyncBillingEvents(Resource):
         """Deliver a provider event to the service, for tests and relays. It needs no credential,
         and is sent once.
 
-        ``signature`` is the header of `webhooks.sign`. Raises `BadRequestError` for a signature
-        that does not match.
+        ``signature`` is the header of `webhooks.sign_provider_event`. Raises `BadRequestError` for
+        a signature that does not match.
         """
         content = Content(body.encode() if isinstance(body, str) else body)
         headers = checked_headers({"Provider-Signature": signature})
@@ -779,6 +871,7 @@ class AsyncCheckoutSessions(Resource):
         price: str | None = None,
         quantity: int | None = None,
         addons: Mapping[str, int] | None = None,
+        currency: str | None = None,
         success_url: str | UnsetType = UNSET,
         cancel_url: str | UnsetType = UNSET,
         idempotency_key: str | None = None,
@@ -786,14 +879,13 @@ class AsyncCheckoutSessions(Resource):
     ) -> HostedSession:
         """Create a checkout page for a plan, at one of its prices: by default the first, once.
 
-        ``addons`` are quantities by the add-on's id.
+        ``addons`` are quantities by the add-on's id. ``currency`` is one of the price's; without
+        it the provider decides.
         """
         ordered = [{"id": each, "quantity": number} for each, number in (addons or {}).items()]
         content = body(
             plan=plan,
-            price=UNSET if price is None else price,
-            quantity=UNSET if quantity is None else quantity,
-            addons=ordered or UNSET,
+            **given(price=price, quantity=quantity, addons=ordered or None, currency=currency),
             success_url=success_url,
             cancel_url=cancel_url,
         )
@@ -845,21 +937,22 @@ class AsyncAuth(Resource):
         client_address: str | None = None,
         api_key_header: str | None = None,
         **options: Unpack[CallOptions],
-    ) -> Principal:
+    ) -> AsyncPrincipal:
         """Check the credential of a request that your own service received, and return its caller.
 
         ``request_headers`` are those of that request; `Authorization` and ``X-Organization-Id``
         count. The caller needs ``scope``; None accepts every valid credential. With ``feature`` the
         tenant needs this feature of the plan catalog, too. Test keys need another ``mode`` than
-        ``live``. If the service trusts your address as a proxy,
-        ``client_address`` is what it records as the last use of a key. ``api_key_header`` is the
-        service's `API_KEY_HEADER`, if your clients may send keys in it.
+        ``live``. ``client_address`` is the IP address of your client. It counts if the service
+        trusts yours (`TRUSTED_PROXIES`): the service records it as the last use of a key, and a key
+        with allowed addresses is rejected without it. ``api_key_header`` is the service's
+        `API_KEY_HEADER`, if your clients may send keys in it.
 
         The service is asked in one request each time: a revoked key is rejected at the next one.
         The client's own credential is not sent, and it needs none.
 
         Raises `AuthenticationError`, `PermissionDeniedError`, `FeatureNotGrantedError`,
-        `NotFoundError` if the plan catalog lacks the feature, `RateLimitedError`,
+        `UnknownFeatureError` if the plan catalog lacks the feature, `RateLimitedError`,
         `HeadTooLargeError`, or `UnavailableError` if the credential cannot be checked: all of them
         `APIError`. To pass the rejection on, answer with ``status_code``,
         ``headers_to_pass_on`` and ``content``. A wrong address raises `UnreadableAnswerError`. A
@@ -875,13 +968,14 @@ class AsyncAuth(Resource):
         )
         del request_headers  # tracebacks must not show the credential
         try:
-            response = await self._engine.with_options(options).send(call)
+            sent = with_headers(call, options)
+            response = await self._engine.with_options(options).send(sent)
         except TenantryError as error:
             found = verify_error(error)
             if found is error:
                 raise
             raise found from error
-        return principal_of(response)
+        return accepted_by(self._engine, call, response)
 
 
 class AsyncAuditEvents(Resource):
@@ -957,35 +1051,6 @@ class AsyncHealthChecks(Resource):
         return await self._send(Health, call, options)
 
 
-def _check_deleted(response: Response) -> None:
-    if response.status_code not in {204, 404}:
-        raise UnreadableAnswerError(
-            f"The response to a deletion ({response.status_code}, request {response.request_id}) "
-            "is not one of tenantry.",
-            response.request_id,
-        )
-
-
-async def _post(
-    engine: AsyncEngine,
-    kind: type[T],
-    path: str,
-    content: Content,
-    idempotency_key: str | None,
-    ends: float | None = None,
-) -> T:
-    key = (
-        uuid.uuid4().hex if idempotency_key is None else visible(idempotency_key, "idempotency_key")
-    )
-    try:
-        call = Call("POST", path, {}, content, idempotency_key=key)
-        record: T = (await engine.send(call, ends)).parse(kind)
-    except TenantryError as error:
-        error.idempotency_key = key
-        raise
-    return record
-
-
 async def _rotate(
     engine: AsyncEngine, key_id: str, content: Content, idempotency_key: str | None
 ) -> NewApiKey:
@@ -994,13 +1059,16 @@ async def _rotate(
     for _ in range(_LOST_KEYS):
         address = path("/api/v1/api-keys/{}/rotate", lost or key_id)
         try:
-            return await _post(engine, NewApiKey, address, content, idempotency_key, ends)
+            call = creation(address, content, idempotency_key)
+            return (await engine.send(call, ends)).parse(NewApiKey)
         except TenantryError as error:
             if idempotency_key is not None:
                 raise
             replayed = _lost_key(error)
             if replayed is None:
-                raise _lost_rotation(error, key_id, lost) from error
+                if left := _lost_rotation(error, key_id, lost):
+                    raise left from error
+                raise
             lost = replayed
             content = body(overlap_seconds=0)
     raise LostKeyError(
@@ -1011,7 +1079,7 @@ async def _rotate(
 
 async def _revoke_lost(engine: AsyncEngine, key_id: str, ends: float) -> None:
     try:
-        _check_deleted(await engine.send(Call("DELETE", path("/api/v1/api-keys/{}", key_id)), ends))
+        check_deleted(await engine.send(Call("DELETE", path("/api/v1/api-keys/{}", key_id)), ends))
     except TenantryError as error:
         raise LostKeyError(
             f"The key {key_id} was created, but its secret was lost with the response, and revoking it failed: "
@@ -1022,16 +1090,15 @@ async def _revoke_lost(engine: AsyncEngine, key_id: str, ends: float) -> None:
 
 def _lost_key(error: TenantryError) -> str | None:
     """Return the id of the key whose response was lost, if the error reports one."""
-    key_id = (
-        error.document.get("id")
-        if isinstance(error, ConflictError) and error.code == _REPLAY
-        else None
-    )
-    return key_id if isinstance(key_id, str) else None
+    match error:
+        case ConflictError(code="idempotency_replay", document={"id": str(key_id)}):
+            return key_id
+        case _:
+            return None
 
 
-def _lost_rotation(error: TenantryError, key_id: str, lost: str | None) -> TenantryError:
-    """Return the error of a failed rotation: a `LostKeyError` if it left a key behind."""
+def _lost_rotation(error: TenantryError, key_id: str, lost: str | None) -> LostKeyError | None:
+    """Return the error of a failed rotation if it left a key behind."""
     if lost is not None:
         return LostKeyError(
             f"The key {lost} replaced {key_id}, but its secret was lost with the response, and rotating it failed: "
@@ -1044,4 +1111,4 @@ def _lost_rotation(error: TenantryError, key_id: str, lost: str | None) -> Tenan
             f"another credential, revoke the key that was rotated from {key_id}, and create another.",
             None,
         )
-    return error
+    return None

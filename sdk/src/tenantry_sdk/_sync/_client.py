@@ -7,12 +7,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tenantry_sdk._log import configure
-from tenantry_sdk._options import CallOptions, Options
+from tenantry_sdk._options import Acting, CallOptions, Options
 from tenantry_sdk._request import Call, Content, visible
 from tenantry_sdk._response import Response
 from tenantry_sdk._retry import BACKOFF, Backoff, RetrySettings
 from tenantry_sdk._secret import Secret
-from tenantry_sdk._settings import base_url_of, credential_of
+from tenantry_sdk._settings import base_url_of, check_organization, checked_key, credential_of
 from tenantry_sdk._sync._engine import Credentials, Engine
 from tenantry_sdk._sync._http import Http
 from tenantry_sdk._sync._operator_resources import Operator
@@ -28,6 +28,7 @@ from tenantry_sdk._sync._resources import (
     Memberships,
     Plans,
     Projects,
+    Rejections,
     Roles,
     Tenants,
     Usage,
@@ -35,6 +36,7 @@ from tenantry_sdk._sync._resources import (
 from tenantry_sdk._sync._token_renewal import FixedCredential, TokenRenewer
 from tenantry_sdk._tokens import TokenSource
 from tenantry_sdk.errors import ConfigurationError
+from tenantry_sdk.types import Mode
 
 if TYPE_CHECKING:
     import httpx2
@@ -45,10 +47,13 @@ class Tenantry:
     """A client of one service with one credential, for synchronous code.
 
     The credential is ``api_key``, or the access tokens of ``tokens``: a `RefreshToken`,
-    `ClientCredentials`, or your function; by default the API key in ``TENANTRY_API_KEY``. Without
-    one, ``auth.verify``, ``health`` and ``api_keys.report_leak`` work, and other calls raise
-    `ConfigurationError`. ``base_url`` defaults to ``TENANTRY_BASE_URL``, then to
-    http://127.0.0.1:3001. ``organization`` selects one of a user's organizations.
+    `ClientCredentials`, or your function. A backend of the operator passes ``operator_token``
+    (`OPERATOR_TOKEN` of the service): ``operator`` has its calls across tenants, and `tenant`
+    acts for one. By default the credential is in ``TENANTRY_API_KEY`` or
+    ``TENANTRY_OPERATOR_TOKEN``. Without one, ``auth.verify``, ``health`` and
+    ``api_keys.report_leak`` work, and other calls raise `ConfigurationError`. ``base_url`` defaults
+    to ``TENANTRY_BASE_URL``, then to http://127.0.0.1:3001. ``organization`` selects one of a
+    user's organizations.
 
     A call takes at most ``timeout`` seconds, retries included, and each attempt at most
     ``attempt_timeout``. Both are numbers of at most a day: no call waits without a limit. Reads,
@@ -66,6 +71,7 @@ class Tenantry:
         api_key: str | Secret | None = None,
         *,
         base_url: str | None = None,
+        operator_token: str | Secret | None = None,
         tokens: TokenSource | None = None,
         organization: str | None = None,
         timeout: float = 30.0,
@@ -75,19 +81,26 @@ class Tenantry:
         allow_http: bool = False,
         backoff: Backoff = BACKOFF,
     ) -> None:
-        if tokens is not None and api_key is not None:
-            raise ConfigurationError("Pass api_key= or tokens=, not both.")
+        for name, given in (("api_key", api_key), ("operator_token", operator_token)):
+            if tokens is not None and given is not None:
+                raise ConfigurationError(f"Pass {name}= or tokens=, not both.")
         retry = RetrySettings(timeout, attempt_timeout, retries, backoff)
         address = base_url_of(base_url, allow_http=allow_http)
-        http = Http(http_client)
-        credentials: Credentials = (
-            FixedCredential(credential_of(api_key))
-            if tokens is None
-            else TokenRenewer(tokens, http)
-        )
+        # a token source may use TLS where the service does not
+        uses_tls = address.startswith("https:") or tokens is not None
+        http = Http(http_client, uses_tls=uses_tls)
+        self._is_operator = False
+        credentials: Credentials
+        if tokens is None:
+            credential = credential_of(api_key, operator_token)
+            self._is_operator = credential.is_operator
+            check_organization(organization, is_operator=self._is_operator)
+            credentials = FixedCredential(credential.secret)
+        else:
+            credentials = TokenRenewer(tokens, http)
         configure()
         self._is_copy = False
-        self._bind(Engine(http, address, credentials, Options(retry), organization))
+        self._bind(Engine(http, address, credentials, Options(retry, organization)))
 
     @property
     def base_url(self) -> str:
@@ -107,23 +120,58 @@ class Tenantry:
         self.billing: Billing = Billing(engine)
         self.entitlements: Entitlements = Entitlements(engine)
         self.usage: Usage = Usage(engine)
+        self.rejections: Rejections = Rejections(engine)
         self.auth: Auth = Auth(engine)
         self.audit_events: AuditEvents = AuditEvents(engine)
         self.operator: Operator = Operator(engine)
         self.health: HealthChecks = HealthChecks(engine)
 
     def with_options(
-        self, *, organization: str | None = None, **options: Unpack[CallOptions]
+        self,
+        *,
+        api_key: str | Secret | None = None,
+        organization: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Self:
         """Return a copy of the client with other options for all its calls. Every method takes them
         too, for one call.
 
-        The copy shares the connections and the credential; only the original closes them. Headers
-        are added to those of the client.
+        The copy shares the connections; only the original closes them. Headers are added to those
+        of the client. With ``api_key``, an API key or an access token, the copy acts with this
+        credential, and with no organization but the one that you pass. Raises `ConfigurationError`
+        for a credential that is none.
         """
+        engine, is_operator = self._engine, self._is_operator
+        if api_key is not None:
+            engine, is_operator = engine.with_credential(checked_key(api_key)), False
+        check_organization(organization, is_operator=is_operator)
+        return self._copy(engine.with_options(options, organization), is_operator=is_operator)
+
+    def tenant(
+        self, tenant_id: str, *, mode: Mode = "live", on_behalf_of: str | None = None
+    ) -> Self:
+        """Return a copy of the operator's client that acts for a tenant, with the rights of its
+        owner: ``client.tenant("acme").api_keys.create(...)``.
+
+        It sends no request, and shares the connections. ``mode`` is that of all its calls.
+        ``on_behalf_of`` says to the audit trail who of your users wants it. Calls raise
+        `NotFoundError` for an unknown or ended tenant.
+
+        Raises `ConfigurationError` for a client without ``operator_token``, and `ValueError` for an
+        id that is none.
+        """
+        if not self._is_operator:
+            raise ConfigurationError(
+                "tenant() acts with the operator's token: pass operator_token=."
+            )
+        engine = self._engine.acting(Acting(tenant_id, mode, on_behalf_of))
+        return self._copy(engine, is_operator=True)
+
+    def _copy(self, engine: Engine, *, is_operator: bool) -> Self:
         copy = object.__new__(type(self))
         copy._is_copy = True
-        copy._bind(self._engine.with_options(options, organization))
+        copy._is_operator = is_operator
+        copy._bind(engine)
         return copy
 
     def request(

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from tenantry_sdk._response import Response, ResponseReader
@@ -47,8 +48,13 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def fetch(client: httpx2.Client, request: httpx2.Request, seconds: float) -> Response:
-    """Send a request and read the complete response.
+def fetch(
+    client: httpx2.Client,
+    request: httpx2.Request,
+    seconds: float,
+    idempotency_key: str | None = None,
+) -> Response:
+    """Send a request and read the complete response to the call with this idempotency key.
 
     Runs in a thread, because nothing else bounds the lookup of a host name or an answer that
     arrives byte by byte. Raises `TimeoutError` when that takes longer than ``seconds``,
@@ -64,7 +70,7 @@ def fetch(client: httpx2.Client, request: httpx2.Request, seconds: float) -> Res
             stream=True,
         )
         try:
-            reader = ResponseReader(response.status_code, response.headers)
+            reader = ResponseReader(response, idempotency_key)
             for piece in response.iter_bytes():
                 reader.add(piece)
                 if time.monotonic() > ends:
@@ -74,6 +80,11 @@ def fetch(client: httpx2.Client, request: httpx2.Request, seconds: float) -> Res
         return reader.response()
 
     return Work(read, daemon=True).result(seconds)
+
+
+def shielded() -> AbstractContextManager[object]:
+    """Change nothing: nothing cancels a thread."""
+    return nullcontext()
 
 
 def in_thread(function: Callable[[], T]) -> T:

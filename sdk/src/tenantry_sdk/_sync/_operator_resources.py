@@ -3,20 +3,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
 from tenantry_sdk._models import (
     ApiKey,
+    BillingExplanation,
+    CustomerMove,
     Grant,
+    ImportedKeyCounts,
+    ImportPreview,
     ImportResult,
     ManagedTenant,
+    QueuedEvents,
+    TenantMatch,
     UnplacedEvent,
     UsageReport,
+    WebhookEndpointStatus,
+    WebhookTest,
 )
 from tenantry_sdk._options import CallOptions
 from tenantry_sdk._request import Call, body, path, query
+from tenantry_sdk._response import Response
 from tenantry_sdk._sync._engine import Engine
 from tenantry_sdk._sync._events import ChangeEvents
 from tenantry_sdk._sync._pager import Pager
@@ -28,6 +37,8 @@ from tenantry_sdk.types import (
     SubscriptionStatus,
     UsageInterval,
 )
+
+_NDJSON: Final = {"Accept": "application/x-ndjson"}
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,8 +82,69 @@ class OperatorTenants(Resource):
         )
 
     def get(self, tenant_id: str, **options: Unpack[CallOptions]) -> ManagedTenant:
-        """Return a tenant. `tenants.put` changes, suspends and resumes it."""
+        """Return a tenant. `tenants.put` changes it."""
         return self._get(ManagedTenant, options, "/api/v1/operator/tenants/{}", tenant_id)
+
+    def suspend(
+        self, tenant_id: str, *, reason: str | None = None, **options: Unpack[CallOptions]
+    ) -> ManagedTenant:
+        """Reject a tenant's credentials from now on; each refusal says the ``reason``."""
+        return self._write(
+            "POST",
+            ManagedTenant,
+            body(reason=reason),
+            options,
+            "/api/v1/operator/tenants/{}/suspend",
+            tenant_id,
+        )
+
+    def resume(
+        self, tenant_id: str, *, reason: str | None = None, **options: Unpack[CallOptions]
+    ) -> ManagedTenant:
+        """Accept a tenant's credentials again."""
+        return self._write(
+            "POST",
+            ManagedTenant,
+            body(reason=reason),
+            options,
+            "/api/v1/operator/tenants/{}/resume",
+            tenant_id,
+        )
+
+    def explain(
+        self, tenant_id: str, *, limit: int | None = None, **options: Unpack[CallOptions]
+    ) -> BillingExplanation:
+        """Return why a tenant has its plan and status, with its newest ``limit`` events (100)."""
+        address = path("/api/v1/operator/tenants/{}/explanation", tenant_id)
+        return self._send(BillingExplanation, Call("GET", address, query(limit=limit)), options)
+
+
+class Customers(Resource):
+    """The payment provider's customers, and which tenant each belongs to."""
+
+    def put(
+        self,
+        customer_id: str,
+        *,
+        org_id: str,
+        move: bool = False,
+        reason: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> CustomerMove:
+        """Link a customer to a tenant, with the customer's events; with ``move`` also one that
+        another tenant has.
+        """
+        content = body(org_id=org_id, move=move, reason=reason)
+        return self._write(
+            "PUT", CustomerMove, content, options, "/api/v1/operator/customers/{}", customer_id
+        )
+
+    def delete(
+        self, customer_id: str, *, reason: str | None = None, **options: Unpack[CallOptions]
+    ) -> CustomerMove:
+        """Remove the link of a customer, whose events no longer count for the tenant."""
+        address = path("/api/v1/operator/customers/{}", customer_id)
+        return self._send(CustomerMove, Call("DELETE", address, query(reason=reason)), options)
 
 
 class Grants(Resource):
@@ -158,14 +230,119 @@ class OperatorApiKeys(Resource):
             tenant_id,
         )
 
+    def preview_import(
+        self,
+        tenant_id: str,
+        *,
+        algorithm: HashAlgorithm,
+        keys: Sequence[Mapping[str, object]],
+        **options: Unpack[CallOptions],
+    ) -> ImportPreview:
+        """Return what `import_keys` would do with these keys, and import nothing."""
+        return self._write(
+            "POST",
+            ImportPreview,
+            body(algorithm=algorithm, keys=keys),
+            options,
+            "/api/v1/tenants/{}/api-keys/preview-import",
+            tenant_id,
+        )
+
     def delete(
-        self, key_id: str, *, force: bool | None = None, **options: Unpack[CallOptions]
+        self,
+        key_id: str,
+        *,
+        force: bool | None = None,
+        reason: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> None:
         """Revoke a key of any tenant: the very next request with it is rejected.
 
-        ``force`` revokes even the last OWNER key of an organization without an owner.
+        ``force`` is as in `api_keys.delete`.
         """
-        self._delete(options, "/api/v1/operator/api-keys/{}", key_id, force=force)
+        self._delete(options, "/api/v1/operator/api-keys/{}", key_id, force=force, reason=reason)
+
+
+class ImportedKeys(Resource):
+    """API keys that were imported from another system."""
+
+    def count(self, **options: Unpack[CallOptions]) -> Pager[ImportedKeyCounts]:
+        """Count the imported keys of each tenant that has one."""
+        return self._list(ImportedKeyCounts, options, "/api/v1/operator/imported-keys")
+
+    def list(
+        self,
+        tenant_id: str,
+        *,
+        unused: bool | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Pager[ApiKey]:
+        """List the imported keys of a tenant, newest first; with ``unused`` only active ones that
+        were not used yet.
+        """
+        address = path("/api/v1/operator/imported-keys/{}", tenant_id)
+        return self._list(ApiKey, options, address, unused=unused, limit=limit, cursor=cursor)
+
+
+class WebhookEndpoints(Resource):
+    """The endpoints of the plan catalog that receive webhooks."""
+
+    def list(self, **options: Unpack[CallOptions]) -> Pager[WebhookEndpointStatus]:
+        """List the endpoints, their state, and how many events wait for each."""
+        return self._list(WebhookEndpointStatus, options, "/api/v1/operator/webhook-endpoints")
+
+    def test(self, name: str, **options: Unpack[CallOptions]) -> WebhookTest:
+        """Send a signed message of the type ``webhook.test`` to an endpoint, once. The answer may
+        take 15 s.
+        """
+        address = path("/api/v1/operator/webhook-endpoints/{}/test", name)
+        return self._send(WebhookTest, Call("POST", address), options)
+
+    def enable(self, name: str, **options: Unpack[CallOptions]) -> QueuedEvents:
+        """Enable an endpoint that was disabled, and send it all events that are held."""
+        address = path("/api/v1/operator/webhook-endpoints/{}/enable", name)
+        return self._send(QueuedEvents, Call("POST", address), options)
+
+    def resend(
+        self,
+        name: str,
+        *,
+        event: str | None = None,
+        since: datetime | None = None,
+        **options: Unpack[CallOptions],
+    ) -> QueuedEvents:
+        """Send an endpoint the events that were not delivered; or one ``event``, or all ``since`` a
+        time, delivered or not.
+        """
+        content = body(event=event, since=since)
+        return self._write(
+            "POST",
+            QueuedEvents,
+            content,
+            options,
+            "/api/v1/operator/webhook-endpoints/{}/resend",
+            name,
+        )
+
+
+class OperatorAuditEvents(Resource):
+    """The audit trail of all tenants."""
+
+    def export(self, *, since: datetime | None = None, **options: Unpack[CallOptions]) -> Response:
+        """Return the audit trail, tenant by tenant, as `audit_events.export` does."""
+        call = Call("GET", "/api/v1/operator/audit-events", query(since=since), headers=_NDJSON)
+        return self._engine.with_options(options).send(call)
+
+
+class OperatorBillingEvents(Resource):
+    """The payment provider's events of all tenants."""
+
+    def body(self, event_id: str, **options: Unpack[CallOptions]) -> bytes:
+        """Return what the provider sent for an event, byte for byte."""
+        address = path("/api/v1/operator/billing-events/{}/body", event_id)
+        return (self._engine.with_options(options).send(Call("GET", address))).content
 
 
 class ParkedEvents(Resource):
@@ -211,13 +388,27 @@ class OperatorUsage(Resource):
         return self._send(UsageReport, call, options)
 
 
-class Operator:
+class Operator(Resource):
     """Tenants, grants, keys and events across tenants. Needs the operator's token."""
 
     def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
         self.tenants: OperatorTenants = OperatorTenants(engine)
         self.grants: Grants = Grants(engine)
         self.api_keys: OperatorApiKeys = OperatorApiKeys(engine)
+        self.imported_keys: ImportedKeys = ImportedKeys(engine)
+        self.customers: Customers = Customers(engine)
+        self.webhook_endpoints: WebhookEndpoints = WebhookEndpoints(engine)
+        self.audit_events: OperatorAuditEvents = OperatorAuditEvents(engine)
+        self.billing_events: OperatorBillingEvents = OperatorBillingEvents(engine)
         self.parked_events: ParkedEvents = ParkedEvents(engine)
         self.usage: OperatorUsage = OperatorUsage(engine)
         self.events: ChangeEvents = ChangeEvents(engine)
+
+    def find(self, text: str, **options: Unpack[CallOptions]) -> Pager[TenantMatch]:
+        """Find tenants by an id, a customer, the owner's address, or a key: its id, or its first or
+        last four characters.
+
+        Never pass a whole secret.
+        """
+        return self._list(TenantMatch, options, "/api/v1/operator/find", text=text)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from tenantry_sdk._request import Call
 from tenantry_sdk._response import Model
@@ -43,7 +43,7 @@ class Pager(Generic[T]):
         self._engine = engine
         self._path = path
         self._query = query
-        self._kind: Any = Page[kind]  # type: ignore[valid-type]
+        self._kind: type[Page[T]] = Page[kind]  # type: ignore[valid-type]
 
     def __iter__(self) -> Iterator[T]:
         for page in self.pages():
@@ -62,9 +62,12 @@ class Pager(Generic[T]):
         """Fetch a single page, the one at the given cursor."""
         return self._page(self._query)
 
+    def __repr__(self) -> str:
+        return f"<Pager of {self._path}>"
+
     def _page(self, query: dict[str, str]) -> Page[T]:
         response = self._engine.send(Call("GET", self._path, query))
-        page: Page[T] = response.parse(self._kind)
+        page = response.parse(self._kind)
         vars(page)[_FETCH] = self._after
         return page
 

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from copy import copy
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -68,23 +67,24 @@ class TokenRenewer:
         self._renewal: SharedTask[Token] | None = None
         self._failed: tuple[float, TenantryError] | None = None
 
-    def current(self, ends: float) -> Token:
-        """Return a valid token. ``ends`` is the deadline of the call, by the monotonic clock.
+    def current(self, ends: float, rejected: Token | None = None) -> Token:
+        """Return a valid token, a newer one than the service has ``rejected``. ``ends`` is the
+        deadline of the call, by the monotonic clock.
 
         If the identity provider is slow, a token that is due for renewal is used until it expires.
         Raises `TokenRefreshError`, `ConfigurationError` and `TokenTimedOutError`.
         """
         token = self._token
-        if token is None or token.is_over(time.time()):
-            return self.renewed(token, ends)
+        if token is None or token is rejected or token.is_over(time.time()):
+            return self._renewed(token, ends)
         if not token.is_due(time.time()):
             return token
         try:
-            return self.renewed(token, min(ends, self._begun() + _STALE_AFTER))
+            return self._renewed(token, min(ends, self._begun() + _STALE_AFTER))
         except TenantryError:
             return token
 
-    def renewed(self, old: Token | None, ends: float) -> Token:
+    def _renewed(self, old: Token | None, ends: float) -> Token:
         """Return a newer token than ``old``. The first caller fetches it; concurrent callers get
         the same one.
         """
@@ -97,7 +97,7 @@ class TokenRenewer:
                     return self._token
                 if self._renewal is None or self._renewal.is_over:
                     if self._failed is not None and time.monotonic() < self._failed[0] + _PAUSE:
-                        raise copy(self._failed[1])
+                        raise self._failed[1].with_traceback(None)
                     self._renewal = SharedTask(partial(self._renew, old))
                 renewal = self._renewal
             token = renewal.outcome(ends - time.monotonic())
@@ -216,17 +216,9 @@ class TokenRenewer:
         url = grant.token_url or self._endpoint
         if url is None:
             found = self._send(discovery_request(grant.issuer))
-            url = self._endpoint = endpoint_of(
-                grant.issuer, "token_endpoint", found.status_code, found.content
-            )
+            url = self._endpoint = endpoint_of(grant.issuer, found)
         answer = self._send(token_request(grant, url, last))
-        return token_of(
-            grant,
-            answer.status_code,
-            answer.content,
-            time.time(),
-            last,
-        )
+        return token_of(grant, answer, time.time(), last)
 
     def _send(self, request: TokenRequest) -> Response:
         from httpx2 import HTTPError  # noqa: PLC0415  # slow to import
@@ -249,16 +241,13 @@ class FixedCredential:
     def __init__(self, credential: Secret | None) -> None:
         self._token = None if credential is None else Token(credential)
 
-    def current(self, ends: float) -> Token:  # noqa: ARG002
+    def current(self, ends: float, rejected: Token | None = None) -> Token:  # noqa: ARG002
         """Return the credential. Raises `ConfigurationError` if there is none."""
         if self._token is None:
             raise ConfigurationError(
-                "There is no credential: pass api_key= or tokens=, or set TENANTRY_API_KEY."
+                "There is no credential: pass api_key=, tokens= or operator_token=, "
+                "or set TENANTRY_API_KEY or TENANTRY_OPERATOR_TOKEN."
             )
-        return self._token
-
-    def renewed(self, old: Token | None, ends: float) -> Token | None:  # noqa: ARG002
-        """Return the credential."""
         return self._token
 
     def close(self) -> None:

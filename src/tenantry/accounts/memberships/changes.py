@@ -12,7 +12,7 @@ from tenantry.auth.changes import CallersChange, Change
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import Connection
 from tenantry.db.outbox import Outbox
-from tenantry.db.tenants_store import TenantRow
+from tenantry.db.tenants_store import TenantRow, TenantUsers
 from tenantry.domain import errors
 from tenantry.domain import members as rules
 from tenantry.domain.audit import Action
@@ -42,11 +42,7 @@ class MembershipChanges:
 
     async def find(self, member_id: str) -> Member:
         """Read a member, a removed one included. Raises `NotFoundError`."""
-        change = self.change
-        member = await members.find(change.connection, change.org_id, self.issuers, member_id)
-        if member is None:
-            raise errors.NotFoundError("member")
-        return member
+        return await members.get(self.change.connection, self._users, member_id)
 
     async def find_user(self, user: User) -> Member | None:
         """Read the membership of a user, a removed one included."""
@@ -61,9 +57,7 @@ class MembershipChanges:
         if limit is None:
             return
         invited = await invitations.count_open(change.connection, change.org_id, change.now)
-        current = await members.count_current(
-            change.connection, change.org_id, self.issuers, limit.most
-        )
+        current = await members.count_current(change.connection, self._users, limit.most)
         limit.check(invited + current)
 
     async def check_initial_role(self, role: Role, user: User, before: Member | None) -> None:
@@ -77,13 +71,15 @@ class MembershipChanges:
         rules.check_initial_role(role, is_tenant_owner=is_owner)
 
     async def add(
-        self, user: User, role: str, status: MemberStatus, *, binds_owner: bool
+        self, user: User, before: Member | None, role: str, *, binds_owner: bool
     ) -> Member:
-        """Make a user who never was one a member."""
-        member = self._new(user, role, status)
+        """Invite a user who is no member, or was removed: then ``before`` is that membership. A
+        user who adds themselves, or whom the operator adds, is active at once.
+        """
+        status = rules.status_of_new(self.change.author, user.subject)
         action = Action.MEMBER_INVITED if status is MemberStatus.INVITED else Action.MEMBER_ADDED
-        await self._insert(user.issuer, member, action, binds_owner=binds_owner)
-        return member
+        wanted = self._wanted(user, before, role, status)
+        return await self._put(action, user, before, wanted, binds_owner=binds_owner)
 
     async def admit(
         self, user: User, before: Member | None, role: Role, *, binds_owner: bool
@@ -94,17 +90,9 @@ class MembershipChanges:
         Raises `LastOwnerError`.
         """
         await self.check_initial_role(role, user, before)
-        if before is None:
-            member = self._new(user, role.id, MemberStatus.ACTIVE)
-            await self._insert(user.issuer, member, Action.MEMBER_ACCEPTED, binds_owner=binds_owner)
-            return member
-        again = msgspec.structs.replace(
-            before,
-            role=role.id,
-            status=MemberStatus.ACTIVE,
-            removed_at=None,
-        )
-        return await self.save(Action.MEMBER_ACCEPTED, before, again, binds_owner=binds_owner)
+        wanted = self._wanted(user, before, role.id, MemberStatus.ACTIVE)
+        action = Action.MEMBER_ACCEPTED
+        return await self._put(action, user, before, wanted, binds_owner=binds_owner)
 
     async def add_owner(self, user: User, *, is_founder: bool = False) -> None:
         """Make a user an active member with the role owner, unless the member was removed.
@@ -113,22 +101,14 @@ class MembershipChanges:
         """
         binds_owner = rules.binds_owner(self.change.author, AccessLevel.OWNER)
         before = await self.find_user(user)
-        if before is None:
-            member = self._new(user, BuiltInRole.OWNER, MemberStatus.ACTIVE)
-            await self._insert(
-                user.issuer,
-                member,
-                Action.MEMBER_ADDED,
-                binds_owner=binds_owner,
-                is_founder=is_founder,
-            )
-        elif before.status is not MemberStatus.REMOVED:
-            is_invited = before.status is MemberStatus.INVITED
-            action = Action.MEMBER_ADDED if is_invited else Action.MEMBER_UPDATED
-            after = msgspec.structs.replace(
-                before, role=BuiltInRole.OWNER, status=MemberStatus.ACTIVE
-            )
-            await self.save(action, before, after, binds_owner=binds_owner)
+        status = None if before is None else before.status
+        if status is MemberStatus.REMOVED:
+            return
+        action = Action.MEMBER_UPDATED if status is MemberStatus.ACTIVE else Action.MEMBER_ADDED
+        wanted = self._wanted(user, before, BuiltInRole.OWNER, MemberStatus.ACTIVE)
+        await self._put(
+            action, user, before, wanted, binds_owner=binds_owner, is_founder=is_founder
+        )
 
     async def set_role(self, before: Member, role: str, *, binds_owner: bool) -> Member:
         """Change the role of a member."""
@@ -162,27 +142,39 @@ class MembershipChanges:
         await self._follow_seats(before, after)
         return after
 
-    async def _insert(
+    async def _put(
         self,
-        issuer: str,
-        member: Member,
         action: Action,
+        user: User,
+        before: Member | None,
+        wanted: Member,
         *,
         binds_owner: bool,
         is_founder: bool = False,
-    ) -> None:
+    ) -> Member:
+        """Store a new member, or the change of one."""
+        if before is not None:
+            return await self.save(action, before, wanted, binds_owner=binds_owner)
         await members.insert(
             self.change.connection,
-            issuer,
-            member,
+            user.issuer,
+            wanted,
             is_founder=is_founder,
             binds_owner=binds_owner,
         )
-        after = rules.audited(member, binds_owner=binds_owner)
-        await self.change.record(action, member.id, after=after, shown=member)
-        await self._follow_seats(None, member)
+        after = rules.audited(wanted, binds_owner=binds_owner)
+        await self.change.record(action, wanted.id, after=after, shown=wanted)
+        await self._follow_seats(None, wanted)
+        return wanted
 
-    def _new(self, user: User, role: str, status: MemberStatus) -> Member:
+    @property
+    def _users(self) -> TenantUsers:
+        return TenantUsers(self.change.org_id, self.issuers)
+
+    def _wanted(self, user: User, before: Member | None, role: str, status: MemberStatus) -> Member:
+        """Return the membership that a user gets, in the place of the one ``before``."""
+        if before is not None:
+            return msgspec.structs.replace(before, role=role, status=status, removed_at=None)
         now = self.change.now
         return Member(
             new_id("mbr"),
@@ -206,7 +198,9 @@ async def check_not_last_owner(
     connection: Connection, tenant: TenantRow, issuers: Issuers | None, member: Member
 ) -> None:
     """Raise `LastOwnerError` for the only owner of a tenant that the transaction has locked."""
-    others = await members.count_owners(connection, member.org_id, issuers, except_id=member.id)
+    others = await members.count_owners(
+        connection, TenantUsers(member.org_id, issuers), except_id=member.id
+    )
     is_owner = await _is_tenant_owner(connection, tenant, issuers, member.user_id, member)
     rules.check_not_last_owner(member, is_tenant_owner=is_owner, other_owners=others)
 
@@ -229,8 +223,7 @@ async def _is_tenant_owner(
     own_id = member.id if member is not None else ""
     return not await members.count_owners(
         connection,
-        tenant.record.id,
-        issuers,
+        TenantUsers(tenant.record.id, issuers),
         except_id=own_id,
         user_id=user_id,
     )
@@ -252,8 +245,7 @@ async def hand_over(change: CallersChange, issuers: Issuers | None, successor: U
         raise errors.ValidationError(("userId", "is not an active member of the tenant"))
     former = await members.find_owner(
         change.connection,
-        change.org_id,
-        issuers,
+        TenantUsers(change.org_id, issuers),
         User(successor.issuer, change.tenant.record.owner_id),
     )
     await memberships.set_role(member, BuiltInRole.OWNER, binds_owner=binds_owner)
@@ -273,6 +265,13 @@ def membership_of(tenant: TenantRow, member: Member) -> Membership:
     )
 
 
+def issuer_named_by(issuers: Issuers | None, principal: RequestPrincipal) -> str | None:
+    """Return the issuer of the users whom a principal names by subject: the principal's own, or the
+    only one; None for a key or the operator where the users come from several directories.
+    """
+    return principal.issuer or (issuers.only if issuers is not None else None)
+
+
 def issuer_of_new(issuers: Issuers | None, principal: RequestPrincipal) -> str:
     """Return the issuer of a user whom a principal names: the principal's own, or the only one.
 
@@ -283,7 +282,7 @@ def issuer_of_new(issuers: Issuers | None, principal: RequestPrincipal) -> str:
         raise errors.IdentityProviderNotConfiguredError(
             "Members are users of an identity provider: set OIDC_ISSUER."
         )
-    issuer = principal.issuer or issuers.only
+    issuer = issuer_named_by(issuers, principal)
     if issuer is None:
         raise errors.ValidationError(
             (

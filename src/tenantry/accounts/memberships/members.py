@@ -1,10 +1,9 @@
 """Members of a tenant: list, invite, change, remove."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
-
-import msgspec
 
 from tenantry.accounts import members_store as members
 from tenantry.accounts.members_store import MemberFilter
@@ -12,6 +11,7 @@ from tenantry.accounts.memberships.changes import (
     NO_OUTBOX,
     MembershipChanges,
     check_not_last_owner,
+    issuer_named_by,
     issuer_of_new,
 )
 from tenantry.auth.changes import Change, Changes, Repeated
@@ -21,7 +21,7 @@ from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Page, window_after
-from tenantry.db.tenants_store import get_tenant
+from tenantry.db.tenants_store import TenantUsers, get_tenant
 from tenantry.domain import errors
 from tenantry.domain import members as rules
 from tenantry.domain.audit import Action, Author
@@ -35,6 +35,7 @@ from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog
 
 WRITE_SCOPE: Final = "members:write"
+_MOST_OF_A_SUBJECT: Final = 100
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,7 @@ class MemberService:
         async with self.database.transaction(of_tenant(org_id)) as connection:
             return await members.read_page(
                 connection,
-                org_id,
-                self.issuers,
+                self._users(principal),
                 wanted,
                 window,
             )
@@ -87,10 +87,7 @@ class MemberService:
     async def get(self, principal: RequestPrincipal, member_id: str) -> Member:
         """Read a member, removed ones included. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            member = await members.find(connection, principal.org_id, self.issuers, member_id)
-        if member is None:
-            raise errors.NotFoundError("member")
-        return member
+            return await members.get(connection, self._users(principal), member_id)
 
     async def of_user(self, principal: RequestPrincipal, user: User) -> Member | None:
         """Read a user's membership in the principal's tenant, a removed one included; None for
@@ -114,6 +111,30 @@ class MemberService:
             if member.id in issuers
         }
 
+    async def known_users(
+        self, principal: RequestPrincipal, subjects: Collection[str]
+    ) -> dict[str, User]:
+        """Return the users whom the principal means by these subjects.
+
+        Where the principal has no directory, and users come from several, these are the tenant's
+        members and the users whom it has seen. A subject of several of them is left out.
+        """
+        issuer = issuer_named_by(self.issuers, principal)
+        if issuer is not None:
+            return {subject: User(issuer, subject) for subject in subjects}
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            found = await members.find_known(connection, self._users(principal), subjects)
+        times = Counter(user.subject for user in found)
+        return {user.subject: user for user in found if times[user.subject] == 1}
+
+    async def active_users(self, principal: RequestPrincipal, subject: str) -> list[User]:
+        """Return the active members with a subject, of the principal's directory if it has one."""
+        wanted = MemberFilter(user_id=subject, status=MemberStatus.ACTIVE)
+        page = await self.list_page(principal, wanted, _MOST_OF_A_SUBJECT, None)
+        users = await self.users_of(principal, page.data)
+        issuer = issuer_named_by(self.issuers, principal)
+        return [user for user in users.values() if issuer in (None, user.issuer)]
+
     async def owner_of(self, principal: RequestPrincipal, viewer: User) -> Member | None:
         """Return the membership of the tenant's owner, if any.
 
@@ -125,8 +146,7 @@ class MemberService:
             owner = User(viewer.issuer, tenant.record.owner_id)
             return await members.find_owner(
                 connection,
-                principal.org_id,
-                self.issuers,
+                self._users(principal),
                 owner,
             )
 
@@ -138,19 +158,20 @@ class MemberService:
         user_id: str,
         role: str,
         claim: Claim | None,
+        issuer: str | None = None,
     ) -> Member:
         """Invite a user, or a removed member again. A user who adds themselves is active at once.
+        Without an ``issuer``, it is that of `issuer_of_new`.
 
         Raises `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`,
         `LastOwnerError`, `MemberExistsError`, `PlanLimitReachedError`, `ValidationError` and the
         errors of idempotency.
         """
-        issuer = issuer_of_new(self.issuers, principal)
+        issuer = issuer or issuer_of_new(self.issuers, principal)
         wanted = self.catalog.roles.require(role)
         if not self.email_subjects:
             rules.check_user_id(user_id, "userId")
         user = User(issuer, user_id)
-        status = rules.status_of_new(author, user_id)
         async with self._changes.begin_once(
             principal, author, WRITE_SCOPE, claim=claim, kind=Member
         ) as change:
@@ -163,14 +184,8 @@ class MemberService:
             _check_not_current(before)
             await memberships.check_limit(self.catalog)
             binds_owner = rules.binds_owner(author, change.caller.access_level)
-            if before is None:
-                member = await memberships.add(user, role, status, binds_owner=binds_owner)
-            else:
-                is_invited = status is MemberStatus.INVITED
-                action = Action.MEMBER_INVITED if is_invited else Action.MEMBER_ADDED
-                again = msgspec.structs.replace(before, role=role, status=status, removed_at=None)
-                member = await memberships.save(action, before, again, binds_owner=binds_owner)
-            return await change.answer(member)
+            member = await memberships.add(user, before, role, binds_owner=binds_owner)
+            return change.answer(member)
 
     async def change_role(
         self,
@@ -223,6 +238,9 @@ class MemberService:
                 await check_not_last_owner(change.connection, change.tenant, self.issuers, before)
                 after = rules.removed(before, change.now)
             await memberships.save(Action.MEMBER_REMOVED, before, after, binds_owner=binds_owner)
+
+    def _users(self, principal: RequestPrincipal) -> TenantUsers:
+        return TenantUsers(principal.org_id, self.issuers)
 
     def _memberships(self, change: Change) -> MembershipChanges:
         return MembershipChanges(change, self.issuers, self.outbox)

@@ -11,9 +11,8 @@ from tenantry.accounts.memberships.changes import (
     check_not_last_owner,
     membership_of,
 )
-from tenantry.auth.changes import Change
+from tenantry.auth.changes import Change, Repeated, answered_once
 from tenantry.common.clock import Clock
-from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
@@ -64,16 +63,16 @@ class MembershipService:
         """Accept an invitation. Raises `NotFoundError`, `MemberNotActiveError` and the errors of
         idempotency.
         """
-        async with self.database.change(OF_PEOPLE) as connection:
-            now = self.clock()
-            repeated = await idempotency.begin(connection, claim, Membership, now)
-            if repeated is not None:
-                return repeated
+        async with (
+            self.database.change(OF_PEOPLE) as connection,
+            answered_once(connection, claim, Membership, self.clock()) as request,
+        ):
+            if isinstance(request, Repeated):
+                return request.first_answer
             async with self._locked(connection, user, membership_id) as (tenant, member):
-                change = Change(connection, tenant, author, self.clock())
+                change = Change(connection, author, self.clock(), tenant)
                 accepted = membership_of(tenant, await self._accept(change, member))
-            await idempotency.keep(connection, claim, accepted, now)
-            return accepted
+            return request.answer(accepted)
 
     async def accept_named(self, claims: Claims, org_id: str, address: str | None) -> None:
         """Accept the invitation to a tenant that a user's request names.
@@ -86,7 +85,7 @@ class MembershipService:
             member = await members.find_user(connection, org_id, claims.user)
             if member is None:
                 raise errors.NotFoundError("membership")
-            await self._accept(Change(connection, tenant, author, self.clock()), member)
+            await self._accept(Change(connection, author, self.clock(), tenant), member)
 
     async def check_may_end(self, user: User, membership_id: str) -> None:
         """Raise `LastOwnerError` if the tenant needs the user as its owner; or `NotFoundError`."""
@@ -109,7 +108,7 @@ class MembershipService:
         ):
             if member.status is MemberStatus.REMOVED:
                 return
-            change = Change(connection, tenant, author, self.clock())
+            change = Change(connection, author, self.clock(), tenant)
             memberships = self._memberships(change)
             await check_not_last_owner(connection, tenant, self.issuers, member)
             declines = member.status is MemberStatus.INVITED and not leaves
@@ -139,12 +138,7 @@ class MembershipService:
             raise errors.NotFoundError("membership")
         async with connection.within(of_tenant(org_id)):
             tenant = await get_tenant(connection, org_id, lock=True)
-            member = await members.find(
-                connection,
-                org_id,
-                Issuers(user.issuer),
-                membership_id,
-            )
-            if member is None:
+            member = await members.find_user(connection, org_id, user)
+            if member is None or member.id != membership_id:
                 raise errors.NotFoundError("membership")
             yield tenant, member

@@ -11,21 +11,20 @@ from typing import Final
 import click
 import msgspec
 
+from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.cli.database import database, operator_values
-from tenantry.cli.doctor import Finding, Level, ok, problem
 from tenantry.cli.doctor.database_checks import check_database
-from tenantry.cli.doctor.endpoint_checks import check_provider
-from tenantry.cli.doctor.setup_checks import (
-    check_identity,
-    check_mail,
-    check_values,
-    judge_settings,
-)
-from tenantry.cli.doctor.standby_checks import check_share
-from tenantry.cli.output import FAILED, USAGE, CommandError, counted
+from tenantry.cli.doctor.setup_checks import check_values, judge_settings
+from tenantry.cli.doctor.share_checks import check_share
 from tenantry.common import logs
 from tenantry.common.clock import system_clock
+from tenantry.common.redaction import redact
+from tenantry.installation.endpoint_checks import check_provider
+from tenantry.installation.findings import Finding, Level, ok, problem
+from tenantry.installation.identity_checks import check_identity, check_mail
 from tenantry.settings import Settings, SettingsError, load
+from tenantry_cli.options import json_option
+from tenantry_cli.output import FAILED, USAGE, CommandError, counted, print_styled
 
 _STYLES: Final = {
     Level.ERROR: "bold red",
@@ -38,12 +37,7 @@ _DATABASE_URL: Final = Settings.database_url.name
 
 
 @click.command()
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="The findings as JSON.",
-)
+@json_option("The findings as JSON.")
 def doctor(*, as_json: bool) -> None:
     """Check each setting and connection, and say how to fix what is wrong.
 
@@ -71,7 +65,7 @@ def _exit_code(findings: Sequence[Finding]) -> int:
 
 
 def _redacted(finding: Finding) -> Finding:
-    return msgspec.structs.replace(finding, message=logs.redact(finding.message))
+    return msgspec.structs.replace(finding, message=redact(finding.message))
 
 
 def _is_missing_database(finding: Finding) -> bool:
@@ -121,35 +115,22 @@ async def _check_together(
         checks += [
             check_mail(settings.smtp),
             check_identity(settings.oidc),
-            check_provider(settings),
+            check_provider(settings, WEBHOOK_PATH),
             check_share(settings),
         ]
     return [finding for findings in await asyncio.gather(*checks) for finding in findings]
 
 
 def _show(findings: Sequence[Finding]) -> None:
-    from rich.console import Console  # noqa: PLC0415  # slow to import
-    from rich.text import Text  # noqa: PLC0415
-
-    console = Console(highlight=False, soft_wrap=True)
     width = max(len(level) for level in Level)
     for finding in findings:
         level = (f"{finding.level:{width}}", _STYLES[finding.level])
         subject = (finding.subject, "bold")
-        console.print(
-            Text.assemble(
-                level,
-                "  ",
-                subject,
-                ": ",
-                finding.message,
-            )
-        )
+        print_styled(level, "  ", subject, ": ", finding.message)
         remedy = f"-> {finding.remedy}" if finding.remedy else None
         for detail in filter(None, (finding.why, remedy)):
-            console.print(Text(f"{'':{width}}  {detail}", style="dim"))
-    console.print()
-    console.print(_totals(findings))
+            print_styled((f"{'':{width}}  {detail}", "dim"))
+    print_styled(f"\n{_totals(findings)}")
 
 
 def _totals(findings: Sequence[Finding]) -> str:

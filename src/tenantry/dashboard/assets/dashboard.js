@@ -2,8 +2,8 @@
 
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-// Show times in the organization's time zone, or else the reader's, and in the reader's language, except where UTC is required; the title stays exact. Distances stay
-// in the page's language; they are renewed every minute.
+// Show times in the time zone of the organization, else of the reader, in the reader's language, except where UTC is
+// required; the title stays exact. Distances stay in the page's language.
 const zone = document.documentElement.dataset.zone;
 const formatOf = (style) => {
   try {
@@ -25,7 +25,18 @@ const distance = (seconds) => {
   const words = `${count} ${unit}${count === 1 ? "" : "s"}`;
   return seconds > 0 ? `in ${words}` : `${words} ago`;
 };
+// Amounts as the reader's languages (those of Accept-Language) write them, with all digits that the server gave.
+const money = ({ value, dataset }) => {
+  const digits = (value.split(".")[1] ?? "").replace(/0+$/, "").length;
+  const style = { style: "currency", currency: dataset.currency };
+  const { maximumFractionDigits } = new Intl.NumberFormat(navigator.languages, style).resolvedOptions();
+  return new Intl.NumberFormat(navigator.languages, { ...style, maximumFractionDigits: Math.max(digits, maximumFractionDigits) }).format(value);
+};
 export const localize = (within) => {
+  for (const amount of all("data[data-currency]", within)) {
+    const text = money(amount);
+    if (amount.textContent !== text) amount.textContent = text;
+  }
   for (const time of all("time[datetime]", within)) {
     if (time.closest("[data-utc]")) continue;
     const at = new Date(time.dateTime);
@@ -52,8 +63,45 @@ if (guarded) {
   addEventListener("beforeunload", (event) => {
     if (guarded.isConnected && !saved.checked) event.preventDefault();
   });
-  addEventListener("pagehide", () => guarded.remove());
+  addEventListener("pagehide", () => all("[data-guard], [data-secret]").forEach((part) => part.remove()));
   addEventListener("pageshow", (event) => event.persisted && location.reload());
+}
+
+// Samples in several languages become tabs; without the script, all of them are shown.
+for (const [number, group] of all("[data-tabs]").entries()) {
+  const panels = [...group.children];
+  const list = Object.assign(document.createElement("div"), { className: "tablist" });
+  list.setAttribute("role", "tablist");
+  list.setAttribute("aria-label", group.dataset.tabs);
+  const select = (chosen) => tabs.forEach((tab, at) => {
+    tab.setAttribute("aria-selected", at === chosen);
+    tab.tabIndex = at === chosen ? 0 : -1;
+    panels[at].hidden = at !== chosen;
+  });
+  const tabs = panels.map((panel, at) => {
+    const caption = panel.querySelector("figcaption");
+    const tab = Object.assign(document.createElement("button"), { type: "button", textContent: caption.textContent });
+    caption.hidden = true;
+    tab.id = `tab-${number}-${at}`;
+    panel.id = `panel-${number}-${at}`;
+    tab.setAttribute("role", "tab");
+    tab.setAttribute("aria-controls", panel.id);
+    panel.setAttribute("role", "tabpanel");
+    panel.setAttribute("aria-labelledby", tab.id);
+    tab.addEventListener("click", () => select(at));
+    return tab;
+  });
+  list.addEventListener("keydown", ({ key }) => {
+    const at = tabs.indexOf(document.activeElement);
+    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: -1 }[key];
+    if (next === undefined) return;
+    const tab = tabs.at(next % tabs.length);
+    tab.focus();
+    tab.click();
+  });
+  list.append(...tabs);
+  group.prepend(list);
+  select(0);
 }
 
 // Copy buttons, if the browser allows copying.
@@ -80,13 +128,44 @@ if (navigator.clipboard) {
   }
 }
 
-// Request without a user's action. The header tells the server so, because some browsers do not.
-const ask = (address, method = "GET") =>
-  fetch(address, { method, headers: { Accept: "text/html", "X-Requested-With": "fetch" } }).catch(() => null);
+// The slider over a chart shows the numbers of one bar: below the pointer, or by the arrow keys.
+for (const slider of all(".chart input[type=range]")) {
+  const chart = slider.closest(".chart");
+  const readout = chart.querySelector(".readout");
+  const bars = all("g", chart);
+  const hint = readout.textContent;
+  const names = all("thead th:not(:first-child)", chart).map((cell) => cell.textContent);
+  const rows = all("tbody tr", chart).reverse();
+  const partsOf = (index) => all("td", rows[index]).flatMap(({ textContent }, place) => (textContent === "0" ? [] : [` · ${names[place]} ${textContent}`]));
+  const textOf = (index) => bars[index] && bars[index].querySelector("title").textContent + (names.length > 1 ? partsOf(index).join("") : "");
+  const show = (index) => {
+    bars.forEach((bar, place) => bar.classList.toggle("chosen", place === index));
+    readout.textContent = textOf(index) ?? hint;
+    slider.setAttribute("aria-valuetext", textOf(slider.value));
+  };
+  const point = (event) => {
+    const box = slider.getBoundingClientRect();
+    const index = Math.floor(((event.clientX - box.left) / box.width) * bars.length);
+    slider.value = index;
+    show(Number(slider.value));
+  };
+  slider.hidden = readout.hidden = false;
+  show(-1);
+  slider.addEventListener("pointermove", point);
+  slider.addEventListener("click", point);
+  slider.addEventListener("pointerleave", () => slider.matches(":focus-visible") || show(-1));
+  for (const kind of ["focus", "input"]) slider.addEventListener(kind, () => show(Number(slider.value)));
+  slider.addEventListener("blur", () => show(-1));
+}
 
-const load = async (address) => {
-  const answer = await ask(address);
-  return [answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html"), answer];
+// Request without a user's action. The header tells the server so, because some browsers do not.
+const ask = (address, method = "GET", signal = undefined) =>
+  fetch(address, { method, signal, headers: { Accept: "text/html", "X-Requested-With": "fetch" } }).catch(() => null);
+
+const load = async (address, signal) => {
+  const answer = await ask(address, "GET", signal);
+  const text = answer?.ok && (await answer.text().catch(() => ""));
+  return [text && new DOMParser().parseFromString(text, "text/html"), answer];
 };
 
 function announce(text) {
@@ -128,6 +207,23 @@ for (const button of all("[data-close]")) {
   button.addEventListener("click", () => button.closest("dialog").close());
 }
 
+// Arrow keys, Home and End move the focus among the entries of a menu, and Arrow down opens it.
+const moveFocus = (event, entries) => {
+  const now = entries.indexOf(document.activeElement);
+  const next = { ArrowDown: (now + 1) % entries.length, ArrowUp: (Math.max(now, 0) || entries.length) - 1, Home: 0, End: entries.length - 1 }[event.key];
+  if (next === undefined || !entries.length) return;
+  event.preventDefault();
+  entries[next].focus();
+};
+for (const menu of all("details.menu")) {
+  menu.addEventListener("keydown", (event) => {
+    const isTyping = event.target.matches("input");
+    if (isTyping && event.key !== "ArrowDown") return;
+    if (event.key === "ArrowDown") menu.open = true;
+    if (menu.open) moveFocus(event, all("ul a, ul button", menu).filter((entry) => entry.checkVisibility()));
+  });
+}
+
 // Close menus on Escape, on clicks outside and when the focus leaves.
 for (const menu of all("details.menu")) {
   menu.addEventListener("keydown", (event) => {
@@ -152,6 +248,14 @@ for (const field of all("[data-narrows]")) {
     const text = field.value.trim().toLowerCase();
     for (const entry of entries) entry.hidden = !entry.textContent.toLowerCase().includes(text);
   });
+}
+
+// A list filters as soon as the user makes a choice with a pointer; arrow keys pass over choices on the way.
+for (const choice of all("form.filter-bar select")) {
+  let byKey = false;
+  choice.addEventListener("keydown", () => { byKey = true; });
+  choice.addEventListener("pointerdown", () => { byKey = false; });
+  choice.addEventListener("change", () => byKey || choice.form.requestSubmit());
 }
 
 // Reload a part of the page at the time from which it is outdated.
@@ -187,6 +291,7 @@ if (waiting) {
     const [page, answer] = await load(waiting.dataset.poll);
     const part = page && page.getElementById(waiting.id);
     if ("done" in waiting.dataset) return;
+    for (const one of all("[data-seen]", part || waiting)) waiting.querySelector("[data-seen]").replaceWith(one);
     if (part && "done" in part.dataset) {
       waiting.dataset.done = "";
       renew(waiting, part);
@@ -228,6 +333,38 @@ document.addEventListener("submit", (event) => {
   setTimeout(release, 5000, form);
 });
 addEventListener("pageshow", (event) => event.persisted && all("form[data-sent]").forEach(release));
+
+// A form that waits for the database: submit it once the service is ready again, but only while its user is likely
+// to be there still.
+for (const form of all("form[data-retry]")) {
+  const until = Date.now() + 2 * 60000;
+  const isLate = () => Date.now() > until;
+  const hint = form.querySelector("[data-retrying]");
+  hint.hidden = false;
+  const retry = async () => {
+    const answer = document.hidden || isLate() ? null : await ask(form.dataset.retry);
+    if (isLate()) hint.hidden = true;
+    else if (answer?.ok) form.requestSubmit();
+    else setTimeout(retry, 3000);
+  };
+  setTimeout(retry, 3000);
+}
+
+// A form whose session has ended: when the same person has signed in in another tab, give it the token of the new session.
+// Another person's click leads to a question, as every click without the script.
+const personOf = (page) => page && page.querySelector("[data-person]");
+if (personOf(document)) sessionStorage.person = personOf(document).dataset.person;
+for (const form of all("form[data-signs-in]")) {
+  const back = form.querySelector("[data-back]");
+  const look = async () => {
+    const [page] = await load(form.dataset.signsIn);
+    const person = personOf(page)?.dataset?.person;
+    if (!person || person !== sessionStorage.person) return;
+    form.elements.form_token.value = page.querySelector("[name=form_token]").value;
+    back.hidden = false;
+  };
+  addEventListener("focus", look);
+}
 
 // While the page is visible, reload its part when the event stream reports new events.
 const ledger = document.querySelector("[data-live]");
@@ -288,7 +425,7 @@ if (ledger) {
     renew(ledger, part);
     if (said) announce(said);
     if (scrollY > ledger.offsetTop) scrollBy({ top: ledger.offsetHeight - height, behavior: "instant" });
-    if (fresh.length) announce(fresh.length > 1 ? `${fresh.length} new events` : `New event: ${fresh[0].querySelector("a").textContent}`);
+    if (fresh.length) announce(fresh.length > 1 ? `${fresh.length} new entries` : `New: ${fresh[0].querySelector("a").textContent}`);
   };
   const start = () => {
     stop();
@@ -336,4 +473,73 @@ if (box) {
     box.focus();
     box.select();
   });
+
+  // Search while the user types in a field. No secret of a key is sent: it is longer, and nobody types it. One search is
+  // in progress at a time.
+  const [SHORTEST, LONGEST, PAUSE] = [2, 20, 200];
+  const searchWhileTyping = (field, atOnce, show) => {
+    let timer = 0;
+    let isPasted = false;
+    let search = new AbortController();
+    field.addEventListener("input", ({ inputType = "" }) => {
+      clearTimeout(timer);
+      search.abort();
+      isPasted = field.value !== "" && (isPasted || inputType.startsWith("insertFrom")); // a part of it may be a secret too
+      const text = field.value.trim();
+      atOnce(text);
+      if (isPasted || text.length < SHORTEST || text.length > LONGEST) return;
+      timer = setTimeout(async () => {
+        search = new AbortController();
+        const [page] = await load(`${box.form.action}?q=${encodeURIComponent(text)}`, search.signal);
+        if (page && field.value.trim() === text) show(foundIn(page));
+      }, PAUSE);
+    });
+  };
+  const foundIn = (page) => all("main section", page).flatMap((section) =>
+    all("li > p:first-child > a", section).map((link) => ({
+      text: link.textContent.trim(),
+      href: link.getAttribute("href"),
+      kind: section.querySelector("h2").textContent,
+      section: section.getAttribute("aria-labelledby"),
+    })));
+
+  // A filter offers the names that the search finds.
+  for (const field of all("[data-finds]")) {
+    const sections = field.dataset.finds.split(" ");
+    searchWhileTyping(field, () => {}, (entries) => {
+      const names = entries.filter(({ section }) => sections.includes(section)).map(({ text }) => text);
+      field.list.replaceChildren(...[...new Set(names)].map((name) => new Option("", name)));
+    });
+  }
+
+  // The search box suggests commands, pages and what the search finds.
+  const list = document.querySelector("[data-suggestions]");
+  const commands = JSON.parse(box.form.dataset.commands).map(([text, href]) => ({ text, href, kind: "Command" }));
+  const pages = all(".rail .pages a[href^='/']").map((link) => ({ text: link.textContent.trim(), href: link.getAttribute("href"), kind: "Page" }));
+  const show = (entries) => {
+    list.replaceChildren(...entries.map(({ text, href, kind }) => {
+      const link = Object.assign(document.createElement("a"), { href, textContent: text, dir: "auto" });
+      link.append(Object.assign(document.createElement("small"), { textContent: kind }));
+      const entry = document.createElement("li");
+      entry.append(link);
+      return entry;
+    }));
+    list.hidden = !entries.length;
+  };
+  const placesOf = (text) => (text ? [...commands, ...pages].filter((place) => place.text.toLowerCase().includes(text.toLowerCase())) : []);
+  searchWhileTyping(box, (text) => show(placesOf(text)), (found) => {
+    if (!box.form.contains(document.activeElement)) return;
+    const entries = [...placesOf(box.value.trim()), ...found];
+    if (document.activeElement === box) show(entries);
+    announce(`${entries.length} suggestion${entries.length === 1 ? "" : "s"}`);
+  });
+  box.form.addEventListener("keydown", (event) => {
+    if (list.hidden) return;
+    if (event.key === "Escape") {
+      event.preventDefault();
+      box.focus();
+      show([]);
+    } else if (event.target !== box || event.key.startsWith("Arrow")) moveFocus(event, [box, ...all("a", list)]);
+  });
+  box.form.addEventListener("focusout", (event) => event.relatedTarget && !box.form.contains(event.relatedTarget) && show([]));
 }

@@ -54,11 +54,11 @@ def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str]
             Outcome.IGNORED,
             "Ignored: a thin (v2) event has no object. Have the provider send snapshot events.",
         )
-    if event.type not in ev.KNOWN_TYPES and event.type not in _OWN_TYPES and event.grant is None:
+    if event.type not in ev.HANDLED_TYPES and event.type not in _OWN_TYPES and event.grant is None:
         return Outcome.IGNORED, "This type is not handled."
     if event.problem is not None:
         return Outcome.INVALID, event.problem
-    missing = _missing(event)
+    missing = _missing_payment(event) if event.reversal else _missing(event)
     return (Outcome.IGNORED, missing) if missing else None
 
 
@@ -74,6 +74,10 @@ def _missing(event: BillingEvent) -> str | None:
     if not event.org_id and not event.customer_id:
         return "The metadata names no orgId, and the subscription no customer."
     return None
+
+
+def _missing_payment(event: BillingEvent) -> str | None:
+    return None if event.payments else "The event names neither a charge nor a payment intent."
 
 
 def _missing_of_checkout(event: BillingEvent) -> str | None:

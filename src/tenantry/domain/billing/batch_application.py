@@ -1,21 +1,30 @@
 """A batch of events, applied in memory to the accounts that it touches.
 
 `BatchApplication` applies all events when it is made. Where these move subscriptions between
-tenants, more of the ledger decides (`tenantry.billing.placement`). Then `BatchApplication.changes`
-returns what the batch writes.
+tenants, more of the ledger decides (`tenantry.billing.locked_ledger`). Then
+`BatchApplication.changes` returns what the batch writes.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
+from tenantry.common.encoding import shortened
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.anomalies import anomalies, rejection
-from tenantry.domain.billing.batch_needs import missing_name
+from tenantry.domain.billing.batch import (
+    NO_MOVES,
+    NOTHING_STORED,
+    BatchChanges,
+    Moves,
+    StoredEvents,
+    Work,
+    missing_name,
+)
 from tenantry.domain.billing.customer_links import (
     LinkResult,
     goes_by_customer,
@@ -31,13 +40,9 @@ from tenantry.domain.billing.ledger import (
     BillingAccount,
     CustomerLink,
     CustomerUse,
-    FailedPayment,
-    FoldId,
-    InvoiceOfTenant,
     KnownTenants,
     LedgerEntry,
     ReceivedEvent,
-    ReplayNeed,
     SnapshotRequest,
 )
 from tenantry.domain.billing.ledger_fold import within_bounds
@@ -48,7 +53,9 @@ from tenantry.domain.billing.notices import (
     moves_of,
     notice_of_change,
     notice_of_type,
+    payment_failed_notice,
 )
+from tenantry.domain.billing.reversals import ReversalBook, change_of
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key
 from tenantry.domain.billing.subscription_history import (
     NAMING_TYPES,
@@ -58,94 +65,17 @@ from tenantry.domain.billing.subscription_history import (
 )
 from tenantry.domain.billing.subscription_rank import MOST_SUBSCRIPTIONS
 from tenantry.domain.billing.tenant_record import BillingRecord
-from tenantry.domain.billing.timeline import BY_ARRIVAL, Placement, Timeline, begin, named, place
-from tenantry.domain.owner_mails import OwnerNotice
+from tenantry.domain.billing.timeline import (
+    BY_ARRIVAL,
+    MOST_NAMED,
+    Placement,
+    Timeline,
+    begin,
+    place,
+)
+from tenantry.domain.outbound_events import NewEvent
+from tenantry.domain.owner_mails import NewMail, OwnerNotice
 from tenantry.domain.plans import OVER
-
-
-class Work(NamedTuple):
-    """What a transaction applies: ``new`` events in the order of their arrival, and ``parked`` ones
-    of ``tenant_id``, which is known by now.
-
-    Of the subscriptions in ``moved`` the whole history is looked at, whatever the events are.
-    """
-
-    new: Sequence[ReceivedEvent] = ()
-    tenant_id: str = ""
-    parked: Sequence[ReceivedEvent] = ()
-    moved: Collection[str] = ()
-
-    def usable(self, policy: BillingPolicy) -> list[BillingEvent]:
-        """Return the new events that can have an effect."""
-        return [each.event for each in self.new if not rejection(each.event, policy)]
-
-
-class Moves(NamedTuple):
-    """What is known only after the events have been applied once.
-
-    ``begun`` are the subscriptions that no tenant had before, with the tenant of each, and
-    ``placements`` the tenants of invoices of subscriptions that have named several, by event.
-    ``leaving`` are the invoices that have left a tenant's ledger for another one, and ``left`` what
-    the former ledgers still have of their subscriptions.
-    """
-
-    begun: Mapping[str, str] = {}
-    placements: Mapping[str, str] = {}
-    leaving: Sequence[ReceivedEvent] = ()
-    left: Mapping[tuple[str, str], Sequence[BillingEvent]] = {}
-
-
-NO_MOVES: Final = Moves()
-
-
-class StoredEvents(NamedTuple):
-    """What the ledger has that a batch depends on.
-
-    ``histories`` are the events after the checkpoint of each fold in ``needs``; ``waiting`` the
-    parked events that wait for a customer or subscription; ``paid`` the second of the newest
-    payment of each of `batch_needs.invoices_without_fold`.
-    """
-
-    needs: Mapping[FoldId, ReplayNeed] = {}
-    histories: Mapping[FoldId, Sequence[BillingEvent]] = {}
-    waiting: Sequence[ReceivedEvent] = ()
-    paid: Mapping[InvoiceOfTenant, int] = {}
-
-
-NOTHING_STORED: Final = StoredEvents()
-
-
-class BatchChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What a batch writes.
-
-    ``unparked`` are the entries of parked events that have a tenant by now, and ``replaceable``
-    the ids of entries that these replace. ``superseded`` and ``withdrawn`` are events that leave
-    the ledger, and those whose mails do. ``accounts`` are those of the context after the batch.
-    ``customer_uses`` are the customers that cannot be used any more, or can be again.
-    ``unread`` are tenants that are not in the context, and to which events of the batch belong.
-    """
-
-    policy: BillingPolicy
-    replaceable: frozenset[str]
-    entries: Sequence[LedgerEntry]
-    unparked: Sequence[LedgerEntry]
-    links: Sequence[CustomerLink]
-    customer_uses: Sequence[CustomerUse]
-    superseded: Sequence[str]
-    withdrawn: Sequence[str]
-    accounts: Mapping[str, BillingAccount]
-    changed_accounts: Sequence[AccountChange]
-    failed_payments: Sequence[FailedPayment]
-    notices: Sequence[BillingNotice]
-    snapshot_requests: Sequence[SnapshotRequest]
-    unread: frozenset[str] = frozenset()
-
-    @property
-    def read_by_checks(self) -> set[str]:
-        """The tenants of whom something changed that checks of keys and tokens read."""
-        return {
-            change.account.tenant_id for change in self.changed_accounts if change.is_read_by_checks
-        }
 
 
 class _Arrival(msgspec.Struct, frozen=True):
@@ -163,15 +93,18 @@ class _Arrival(msgspec.Struct, frozen=True):
 
 
 class _Effect(msgspec.Struct, frozen=True):
-    """The outcome of an event with its reason, and the anomalies that depend on the tenant."""
+    """The outcome of an event with its reason, and the anomalies that depend on the tenant;
+    ``event`` if the earlier events say more of it.
+    """
 
     outcome: Outcome
     reason: str
     anomalies: tuple[Anomaly, ...] = ()
+    event: BillingEvent | None = None
 
 
 _REASONS_WITHOUT_FOLD: Final = {
-    ev.CHECKOUT_COMPLETED: "The customer was linked to this tenant before.",
+    ev.CHECKOUT_COMPLETED: "The customer was linked to this organization before.",
     **dict.fromkeys(
         (ev.ASYNC_PAYMENT_SUCCEEDED, ev.ASYNC_PAYMENT_FAILED), "The provider is asked."
     ),
@@ -224,6 +157,9 @@ class BatchApplication:
         self._superseded: list[str] = []
         self._snapshot_requests: list[SnapshotRequest] = []
         self._failures: list[_Arrival] = []
+        self._reversals = ReversalBook(stored.reversals)
+        self._published: list[NewEvent] = []
+        self._has_unknown_payments = False
         self._occasions: list[Occasion] = []
         self._apply_all(work)
 
@@ -249,6 +185,27 @@ class BatchApplication:
             and fold_key(entry.received.event, self._policy) is not None
         ]
 
+    def histories(
+        self, stored: Iterable[tuple[str, ReceivedEvent]]
+    ) -> dict[str, SubscriptionHistory]:
+        """Return the `contested` subscriptions with their events, the ``stored`` ones and those of
+        the batch.
+        """
+        placed = [PlacedEvent(tenant_id, each.event) for tenant_id, each in stored]
+        placed += self.placed_events()
+        return {
+            name: SubscriptionHistory(each for each in placed if each.event.subscription_id == name)
+            for name in self.contested
+        }
+
+    def unread_owners(self, owners: Mapping[str, str]) -> set[str]:
+        """Return the tenants of new invoices that are not in the context; ``owners`` has tenants by
+        event.
+        """
+        new = {entry.received.event.id for entry in self.entries}
+        found = {tenant_id for name, tenant_id in owners.items() if name in new}
+        return found - self.context.accounts.keys()
+
     def changes(
         self,
         histories: Mapping[str, SubscriptionHistory] = {},
@@ -267,9 +224,7 @@ class BatchApplication:
             }
             entries = [_with_undecided_move(entry, histories) for entry in entries]
             unparked = [_with_undecided_move(entry, histories) for entry in unparked]
-            requests = requests + _requests_of_changed(
-                (*self.entries, *self._unparked), (*entries, *unparked)
-            )
+            requests = requests + _requests_of_undecided((*entries, *unparked), histories)
         bounded = {
             tenant_id: _bounded(account, self._policy) for tenant_id, account in accounts.items()
         }
@@ -288,12 +243,14 @@ class BatchApplication:
             notices=self._notices(bounded, are_moved=bool(histories)),
             snapshot_requests=requests,
             unread=frozenset(unread),
+            published=self._published,
+            has_unknown_payments=self._has_unknown_payments,
         )
 
     def _failed_payments(
         self, accounts: Mapping[str, BillingAccount], histories: Mapping[str, SubscriptionHistory]
-    ) -> list[FailedPayment]:
-        """Return the failures to notify owners of."""
+    ) -> list[NewMail]:
+        """Return the mails of the failures to notify owners of (SPEC 2.4)."""
         settled = set[str]().union(*(each.settled_failures() for each in histories.values()))
         unsettled = [each for each in self._failures if each.event.id not in settled]
         due = [
@@ -302,7 +259,7 @@ class BatchApplication:
             if not failure.delayed or self._is_still_unpaid(failure, accounts)
         ]
         return [
-            FailedPayment(account.tenant_id, account.owner_id, event.id, event.invoice_url)
+            payment_failed_notice(account.tenant_id, event)
             for event, account in due
             if not account.deleted
         ]
@@ -376,6 +333,8 @@ class BatchApplication:
         if goes_by_customer(event):
             # a later event of this batch may link the customer
             self._parked[event.id] = received
+        if event.reversal is not None and not event.customer_id:
+            self._has_unknown_payments = True
         outcome, reason = Outcome.PARKED, f"Waits: {missing_name(event)} is not known yet."
         if event.type == ev.SNAPSHOT:
             outcome, reason = Outcome.IGNORED, f"There is no tenant {event.org_id} any more."
@@ -422,10 +381,24 @@ class BatchApplication:
         effect = _with_link(self._fold(arrival), link, arrival)
         after = self._accounts[tenant_id].record
         self._note_subscription(arrival)
+        if event.payments:
+            self._note_payments(event, tenant_id)
         found = (*anomalies(received, self._policy), *effect.anomalies)
+        if effect.event is not None:
+            received = msgspec.structs.replace(received, event=effect.event)
         return LedgerEntry(
             received, tenant_id, effect.outcome, effect.reason, before.record, after, found
         )
+
+    def _note_payments(self, event: BillingEvent, tenant_id: str) -> None:
+        """Let refunds and disputes of these payments find the tenant, those that wait too."""
+        self._known.tenant_of_payment.update(dict.fromkeys(event.payments, tenant_id))
+        if self._parked:
+            names = set(event.payments)
+            self._apply_waiting(
+                tenant_id,
+                lambda each: each.reversal is not None and not names.isdisjoint(each.payments),
+            )
 
     def _fold_whole_ledger(self, tenant_id: str) -> None:
         """Fold an account that is not whole from its beginning."""
@@ -505,6 +478,8 @@ class BatchApplication:
     def _take_without_fold(self, arrival: _Arrival) -> _Effect:
         """Note what an event that changes no state asks for."""
         event = arrival.event
+        if event.reversal is not None:
+            return self._take_reversal(arrival)
         if event.type in ev.CUSTOMER_GONE_TYPES:
             return self._give_up_customer(arrival)
         if event.type in ev.CHECKOUT_TYPES:
@@ -513,6 +488,13 @@ class BatchApplication:
             self._note_failure(arrival)
         reason = _REASONS_WITHOUT_FOLD.get(event.type, "This type changes no state.")
         return _Effect(Outcome.NO_CHANGE, reason)
+
+    def _take_reversal(self, arrival: _Arrival) -> _Effect:
+        """Publish a new state of a refund or dispute; that of an ended tenant is only noted."""
+        effect = self._reversals.take(arrival.tenant_id, arrival.event)
+        if effect.is_new and not arrival.before.deleted:
+            self._published.append(change_of(arrival.tenant_id, effect))
+        return _Effect(effect.outcome, effect.reason, effect.anomalies, effect.event)
 
     def _give_up_customer(self, arrival: _Arrival) -> _Effect:
         """Use a customer no more that the provider does not have any more; its events stay the
@@ -523,7 +505,7 @@ class BatchApplication:
         event, tenant_id = arrival.event, arrival.tenant_id
         customer_id = event.customer_id or ""
         if self._known.tenant_of_customer.get(customer_id) != tenant_id:
-            reason = f"Customer {customer_id} does not belong to this tenant."
+            reason = f"Customer {customer_id} does not belong to this organization."
             return _Effect(Outcome.NO_CHANGE, reason)
         is_final = event.type == ev.CUSTOMER_DELETED
         if not is_final and self._is_known_better(arrival, customer_id):
@@ -701,6 +683,7 @@ def _copied(known: KnownTenants) -> KnownTenants:
         dict(known.tenant_of_customer),
         dict(known.tenant_of_subscription),
         dict(known.tenant_of_current),
+        dict(known.tenant_of_payment),
     )
 
 
@@ -780,27 +763,35 @@ def _with_undecided_move(
     """Return an entry that says so if only arrival decides which tenant its subscription named last
     in a second.
     """
-    event = entry.received.event
-    history = histories.get(event.subscription_id or "")
-    if history is None or entry.tenant_id is None:
-        return entry
-    undecided = history.undecided_with(event)
+    undecided = _undecided_with(entry, histories)
     if not undecided:
         return entry
-    why = f"Nothing proves which tenant {named(undecided)}, of one second, name last: {BY_ARRIVAL}"
+    ids = [each.event.id for each in undecided]
+    why = f"Nothing proves which tenant {shortened(ids, MOST_NAMED)}, of one second, name last: {BY_ARRIVAL}"
     found = dict.fromkeys((*entry.anomalies, Anomaly.AMBIGUOUS_ORDER))
     return msgspec.structs.replace(entry, reason=f"{entry.reason} {why}", anomalies=tuple(found))
 
 
-def _requests_of_changed(
-    before: Sequence[LedgerEntry], after: Sequence[LedgerEntry]
+def _undecided_with(
+    entry: LedgerEntry, histories: Mapping[str, SubscriptionHistory]
+) -> Sequence[PlacedEvent]:
+    """Return the events among which only arrival decides which tenant the subscription of an entry
+    named last.
+    """
+    history = histories.get(entry.received.event.subscription_id or "")
+    if history is None or entry.tenant_id is None:
+        return ()
+    return history.undecided_with(entry.received.event)
+
+
+def _requests_of_undecided(
+    entries: Iterable[LedgerEntry], histories: Mapping[str, SubscriptionHistory]
 ) -> list[SnapshotRequest]:
-    """Return requests of the tenants whose entries `_with_undecided_move` has changed."""
-    return [
-        SnapshotRequest(entry.tenant_id, later=True)
-        for entry, known in zip(after, before, strict=True)
-        if entry is not known and entry.tenant_id
-    ]
+    """Return requests of all tenants that the events of undecided seconds name: an answer about one
+    of them does not give the subscription to another.
+    """
+    tenants = {each.tenant_id for entry in entries for each in _undecided_with(entry, histories)}
+    return [SnapshotRequest(each, later=True) for each in sorted(tenants)]
 
 
 def _bounded(account: BillingAccount, policy: BillingPolicy) -> BillingAccount:
@@ -839,9 +830,13 @@ def confirmed(timeline: Timeline, snapshot: BillingEvent) -> BillingEvent | None
     nothing.
 
     The ledger can drop it then: no event, however late, leads to another state without it. One that
-    is past due stays: it says since when at the latest.
+    is past due stays: it says since when at the latest. So does one that reports billing days to
+    come, where quotas follow them.
     """
     if not timeline.events or timeline.newest > snapshot.created or snapshot.status in OWING:
+        return None
+    anchor = timeline.state.details.anchor
+    if anchor is not None and anchor > timeline.newest:
         return None
     newest, last = timeline.events[-1], len(timeline.events) - 1
     same = msgspec.structs.replace(

@@ -23,13 +23,15 @@ class BilledItem(msgspec.Struct, frozen=True):
     quantity: int | None
 
 
-class LiveSubscription(msgspec.Struct, frozen=True):
-    """A subscription that can be changed: one that has not ended nor waits for its first payment.
+class BilledSubscription(msgspec.Struct, frozen=True):
+    """What a subscription bills now; ``org_id`` is the tenant that it names.
 
     With ``is_ending`` it ends with its period, or before.
     """
 
     id: str
+    status: str
+    org_id: str | None
     items: tuple[BilledItem, ...]
     is_ending: bool
 
@@ -56,17 +58,20 @@ class CustomerInvoice(msgspec.Struct, frozen=True):
 class CustomerAccount(msgspec.Struct, frozen=True):
     """A customer at the provider, the newest invoice first.
 
-    ``unreadable`` names what the API key has no permission to read.
+    Its ``subscriptions`` can be changed: they have not ended nor wait for their first payment.
+    ``unreadable`` names what the API key has no permission to read. ``currency`` is the one that
+    the customer pays in; None before the first subscription.
     """
 
-    subscriptions: tuple[LiveSubscription, ...] = ()
+    subscriptions: tuple[BilledSubscription, ...] = ()
     payment_method: PaymentMethodSummary | None = None
     next_charges: tuple[NextCharge, ...] = ()
     invoices: tuple[CustomerInvoice, ...] = ()
     unreadable: tuple[str, ...] = ()
+    currency: str | None = None
 
     @property
-    def only_item(self) -> tuple[LiveSubscription, BilledItem] | None:
+    def only_item(self) -> tuple[BilledSubscription, BilledItem] | None:
         """The subscription and its item, if the customer has exactly one of each: only such a one
         can be changed by a link into the portal.
         """

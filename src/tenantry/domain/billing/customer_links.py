@@ -4,8 +4,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
+import msgspec
+
+from tenantry.common.encoding import doc
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import BatchContext, BillingAccount, KnownTenants
@@ -17,10 +20,13 @@ def tenant_of(event: BillingEvent, known: KnownTenants) -> str | None:
     """Return the tenant that an event belongs to (SPEC 6.1, CONTRACT 6).
 
     A subscription event names it in its metadata; one that names none belongs to the tenant of its
-    customer. Of invoices see `KnownTenants.of_invoice`.
+    customer. Of invoices see `KnownTenants.of_invoice`, of refunds and disputes
+    `KnownTenants.of_reversal`.
     """
     if event.type in ev.INVOICE_TYPES:
         return known.of_invoice(event)
+    if event.reversal is not None:
+        return known.of_reversal(event)
     return event.org_id or known.tenant_of_customer.get(event.customer_id or "")
 
 
@@ -134,11 +140,24 @@ def link_result(
     if holder == account.tenant_id:
         return None
     if not is_free(holder, accounts):
-        reason = f"Customer {event.customer_id} belongs to another tenant already."
+        reason = f"Customer {event.customer_id} belongs to another organization already."
         return LinkResult(Outcome.NO_CHANGE, reason, Anomaly.CUSTOMER_TAKEN)
     if account.customer_id is not None and not _may_add_customer(event):
         if not event.details.by_reference:
             return None
-        reason = f"The buyer's reference names this tenant, which has a customer: {event.customer_id} is not linked."
+        reason = (
+            "The buyer's reference names this organization, which has a customer: "
+            f"{event.customer_id} is not linked."
+        )
         return LinkResult(Outcome.NO_CHANGE, reason, Anomaly.REFERENCE_REFUSED)
-    return LinkResult(Outcome.APPLIED, f"Customer {event.customer_id} now belongs to this tenant.")
+    return LinkResult(
+        Outcome.APPLIED, f"Customer {event.customer_id} now belongs to this organization."
+    )
+
+
+class CustomerMove(msgspec.Struct, frozen=True, rename="camel"):
+    """A change of a customer's link."""
+
+    customer_id: Annotated[str, doc("The payment provider's customer.", "cus_Rk2pXw7Lm3")]
+    moved_from: Annotated[str | None, doc("The tenant before it; null without one.", "acme")]
+    moved_to: Annotated[str | None, doc("The tenant after it; null without one.", "globex")]

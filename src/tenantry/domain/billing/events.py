@@ -23,6 +23,10 @@ INVOICE_UNCOLLECTIBLE: Final = "invoice.marked_uncollectible"
 ASYNC_PAYMENT_SUCCEEDED: Final = "checkout.session.async_payment_succeeded"
 ASYNC_PAYMENT_FAILED: Final = "checkout.session.async_payment_failed"
 CUSTOMER_DELETED: Final = "customer.deleted"
+CHARGE_REFUNDED: Final = "charge.refunded"
+REFUND_FAILED: Final = "refund.failed"
+FUNDS_WITHDRAWN: Final = "charge.dispute.funds_withdrawn"
+FUNDS_REINSTATED: Final = "charge.dispute.funds_reinstated"
 
 PAID: Final = "paid"
 
@@ -60,9 +64,31 @@ CHECKOUT_TYPES: Final = frozenset(
 CUSTOMER_GONE_TYPES: Final = frozenset({CUSTOMER_DELETED, CUSTOMER_MISSING})
 """The types after which a customer can be used no more."""
 KNOWN_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | CHECKOUT_TYPES | {CUSTOMER_DELETED}
-"""Every type that is handled when it arrives (CONTRACT 6). The provider decides which ones it
-sends.
+"""Every type that concerns the plan or the subscription (CONTRACT 6). The provider decides which
+ones it sends.
 """
+REFUND_TYPES: Final = frozenset(
+    {
+        CHARGE_REFUNDED,
+        "charge.refund.updated",
+        "refund.created",
+        "refund.updated",
+        REFUND_FAILED,
+    }
+)
+"""The types about a refund. API versions before 2024-10-28 report it by the first two."""
+DISPUTE_TYPES: Final = frozenset(
+    {
+        "charge.dispute.created",
+        "charge.dispute.updated",
+        "charge.dispute.closed",
+        FUNDS_WITHDRAWN,
+        FUNDS_REINSTATED,
+    }
+)
+REVERSAL_TYPES: Final = REFUND_TYPES | DISPUTE_TYPES
+"""The types about money that goes back to a payer. They change no plan and no status."""
+HANDLED_TYPES: Final = KNOWN_TYPES | REVERSAL_TYPES
 CUSTOMER_PROVING_TYPES: Final = KNOWN_TYPES - CUSTOMER_GONE_TYPES
 """The types that the provider creates only while it has the customer."""
 FOLDED_TYPES: Final = (
@@ -100,6 +126,9 @@ class Anomaly(StrEnum):
     SEVERAL_PLANS = "several_plans"
     TOO_MANY_SUBSCRIPTIONS = "too_many_subscriptions"
     TRUNCATED_ITEMS = "truncated_items"
+    DISPUTED = "disputed"
+    REFUNDED = "refunded"
+    REFUND_FAILED = "refund_failed"
 
 
 Fact = str | int | bool | None
@@ -122,7 +151,8 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``items`` is empty for a single item of quantity 1: the event's ``price_id`` says everything
     then. ``pause`` is the behavior of a paused collection of payments (the provider's
-    ``pause_collection``). ``has_moved`` is of a snapshot only: the subscription names another
+    ``pause_collection``), ``anchor`` the second from which its billing days follow
+    (``billing_cycle_anchor``). ``has_moved`` is of a snapshot only: the subscription names another
     tenant by now. ``by_reference`` is of a checkout session only: its buyer can have chosen the
     tenant, by ``client_reference_id``. ``next_attempt`` is of a failed payment only: when the
     provider tries again. ``is_truncated`` says that the subscription has more items, which the
@@ -139,6 +169,7 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     by_reference: bool = False
     next_attempt: int | None = None
     is_truncated: bool = False
+    anchor: int | None = None
 
     @property
     def has_empty_item(self) -> bool:
@@ -147,6 +178,25 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
 
 NO_DETAILS: Final = SubscriptionDetails()
 PreviousFact = Fact | tuple[SubscriptionItem, ...]
+
+
+class Reversal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A refund or a dispute, as an event reports it; ``amount`` is in the smallest unit of the
+    event's ``currency``.
+
+    A charge that lists no refunds (``charge.refunded``) names none: then ``id`` is None. If it does
+    not say what was refunded before either, ``total`` is all that was refunded of the charge, and
+    the earlier events decide the ``amount``.
+    """
+
+    id: str | None
+    status: str
+    amount: int | None
+    charge_id: str | None = None
+    payment_intent_id: str | None = None
+    reason: str | None = None
+    failure_reason: str | None = None
+    total: int | None = None
 
 
 class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,6 +208,7 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     order in which they came in. ``problem`` is why the event's object is malformed, if it is.
     ``account`` is the connected account (Stripe Connect) of the event; None for the platform's own.
     ``grant`` is of the operator's grants alone: the terms of the one that the event sets or ends.
+    ``payments`` are the charge and the payment intent that an invoice, a refund or a dispute names.
     ``is_thin`` marks a thin (v2) event, which has no object; the ledger does not store this flag.
     """
 
@@ -187,11 +238,13 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     account: str | None = None
     details: SubscriptionDetails = NO_DETAILS
     grant: GrantTerms | None = None
+    payments: tuple[str, ...] = ()
+    reversal: Reversal | None = None
     is_thin: bool = False
 
 
 EVENT_FACTS: Final = ("org_id", "status", "price_id", "current_period_end", "cancel_at_period_end")
-DETAILED_FACTS: Final = ("items", "period_start", "cancel_at", "trial_end", "pause")
+DETAILED_FACTS: Final = ("items", "period_start", "cancel_at", "trial_end", "pause", "anchor")
 """The facts of a subscription that ``previous`` may name: `EVENT_FACTS` of `BillingEvent`, and
 these of its ``details``.
 

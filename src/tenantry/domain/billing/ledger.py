@@ -1,7 +1,7 @@
 """The contents of the ledger and of the tenants' billing accounts."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -66,7 +66,8 @@ class TenantProfile(NamedTuple):
     owner_email: str
     created_at: datetime
     time_zone: str | None
-    suspended: bool
+    suspension: str | None
+    """The reason, which may be empty; None while it is not suspended."""
 
 
 class BillingAccount(msgspec.Struct, frozen=True):
@@ -320,12 +321,14 @@ class KnownTenants(msgspec.Struct, frozen=True):
     their events.
 
     ``tenant_of_current`` has tenants by the subscription that their one state is from; for invoices
-    without a customer.
+    without a customer. ``tenant_of_payment`` has them by charge, payment intent and invoice; for
+    refunds and disputes.
     """
 
     tenant_of_customer: dict[str, str]
     tenant_of_subscription: dict[str, str]
     tenant_of_current: dict[str, str] = {}
+    tenant_of_payment: dict[str, str] = {}
 
     def of_invoice(self, event: BillingEvent) -> str | None:
         """Return the tenant of an invoice event: by the subscription that it names, else by its
@@ -341,6 +344,15 @@ class KnownTenants(msgspec.Struct, frozen=True):
             event.customer_id
         )
 
+    def of_reversal(self, event: BillingEvent) -> str | None:
+        """Return the tenant of a refund or dispute: that of its charge's or invoice's entries, else
+        by its customer.
+        """
+        for name in (*event.payments, event.invoice_id or ""):
+            if name in self.tenant_of_payment:
+                return self.tenant_of_payment[name]
+        return self.tenant_of_customer.get(event.customer_id or "")
+
 
 class NameLock(NamedTuple):
     """The lock of a tenant's, customer's or subscription's name, such as ``tenant acme``.
@@ -353,17 +365,6 @@ class NameLock(NamedTuple):
     claimed: bool
 
 
-class FailedPayment(NamedTuple):
-    """A failed payment of which the tenant's owner is notified, with the invoice's hosted page if
-    the event had one.
-    """
-
-    tenant_id: str
-    owner_id: str
-    event_id: str
-    invoice_url: str | None
-
-
 class SnapshotRequest(NamedTuple):
     """A request to fetch a tenant's state; ``later`` if more of its events may be on their way."""
 
@@ -372,33 +373,20 @@ class SnapshotRequest(NamedTuple):
 
 
 def holders_of(
-    subscriptions: Collection[str], accounts: Mapping[str, BillingAccount]
-) -> dict[str, tuple[str, ...]]:
-    """Return the tenants of ``accounts`` that have each of these subscriptions."""
-    if not subscriptions:
-        return {}
-    wanted, found = set(subscriptions), defaultdict[str, list[str]](list)
+    subscriptions: frozenset[str], accounts: Mapping[str, BillingAccount]
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return the tenants of ``accounts`` that have each of these subscriptions, and the tenant that
+    the newest event of each names.
+    """
+    holders, named = defaultdict[str, list[str]](list), dict[str, str]()
     for tenant_id, account in accounts.items():
-        for key in account.folds:
-            if key in wanted:
-                found[key].append(tenant_id)
-    return {key: tuple(tenants) for key, tenants in found.items()}
-
-
-def named_tenants(
-    holders: Mapping[str, Sequence[str]], accounts: Mapping[str, BillingAccount]
-) -> dict[str, str]:
-    """Return the tenant that the newest event of each subscription names."""
-    folds = [
-        (key, tenant_id, accounts[tenant_id].folds[key])
-        for key, tenants in holders.items()
-        for tenant_id in tenants
-    ]
-    return {
-        key: tenant_id
-        for key, tenant_id, fold in folds
-        if fold.moved_at is None and fold.state.reported_at is not None
-    }
+        for key, fold in account.folds.items():
+            if key not in subscriptions:
+                continue
+            holders[key].append(tenant_id)
+            if fold.moved_at is None and fold.state.reported_at is not None:
+                named[key] = tenant_id
+    return holders, named
 
 
 class BatchContext(msgspec.Struct, frozen=True):
@@ -417,7 +405,7 @@ class BatchContext(msgspec.Struct, frozen=True):
     seen: frozenset[str]
     first_arrival: int
     replaceable: frozenset[str] = frozenset()
-    tenants_of_subscription: Mapping[str, tuple[str, ...]] = {}
+    tenants_of_subscription: Mapping[str, Sequence[str]] = {}
     missing: frozenset[str] = frozenset()
     gone_customers: frozenset[str] = frozenset()
     linked_customers: Mapping[str, Sequence[LinkedCustomer]] = {}

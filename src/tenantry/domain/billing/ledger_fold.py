@@ -1,15 +1,17 @@
-"""The fold of a tenant's whole ledger, fold by fold, for replay and explanation."""
+"""The fold of a tenant's whole ledger, fold by fold, for replay and explanation, and the document
+that stores the folds.
+"""
 
 import math
 from collections.abc import Mapping
 from itertools import filterfalse
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount, counted_state
-from tenantry.domain.billing.state import BillingPolicy, fold_key, is_grant_key
+from tenantry.domain.billing.state import BillingPolicy, BillingState, fold_key, is_grant_key
 from tenantry.domain.billing.subscription_rank import MOST_SUBSCRIPTIONS, Rank, status_rank
 from tenantry.domain.billing.timeline import Fold, Folded, Steps
 from tenantry.domain.grants import MOST_GRANTS
@@ -76,3 +78,44 @@ def _grant_end(fold: Folded) -> tuple[float, int]:
     if held is None or held.ended_at is not None:
         return -math.inf, changed_at
     return math.inf if held.terms.until is None else held.terms.until, changed_at
+
+
+class _Move(msgspec.Struct, frozen=True):
+    moved_at: int | None = None
+
+
+_folds: Final = msgspec.json.Decoder(dict[str, Folded])
+_moves: Final = msgspec.json.Decoder(dict[str, _Move])
+
+
+class DamagedFoldsError(ValueError):
+    """A document of folds cannot be read.
+
+    ``moves`` is what the tenant's own ledger does not say: the subscriptions that have moved to
+    another tenant, as far as the document still names them.
+    """
+
+    def __init__(self, reason: str, moves: Mapping[str, Folded]) -> None:
+        super().__init__(f"The stored folds are damaged: {reason}")
+        self.moves = moves
+
+
+def read_folds(document: str) -> dict[str, Folded]:
+    """Return the folds by key. Raises `DamagedFoldsError`."""
+    try:
+        return _folds.decode(document)
+    except msgspec.DecodeError as error:
+        raise DamagedFoldsError(str(error), _readable_moves(document)) from error
+
+
+def _readable_moves(document: str) -> dict[str, Folded]:
+    try:
+        moves = _moves.decode(document)
+    except msgspec.DecodeError:
+        return {}
+    unfolded = BillingState()
+    return {
+        key: Folded(unfolded, moved_at=move.moved_at)
+        for key, move in moves.items()
+        if move.moved_at is not None
+    }

@@ -1,6 +1,4 @@
-"""Billing notices to a tenant's owner beside those of failed payments: what causes one, once for
-each cause.
-"""
+"""Billing notices to a tenant's owner: what causes one, once for each cause."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -28,9 +26,12 @@ from tenantry.domain.billing.state import (
 from tenantry.domain.billing.tenant_record import BillingRecord, access_end, access_phase
 from tenantry.domain.billing.timeline import Folded, Placement
 from tenantry.domain.owner_mails import (
+    PAYMENT_FAILED,
     AccessEndedData,
+    NewMail,
     NoticeData,
     OwnerNotice,
+    PaymentFailedData,
     PaymentRecoveredData,
     SubscriptionEndedData,
     TrialEndingData,
@@ -43,8 +44,8 @@ ACCESS_END_MAILED: Final = timedelta(days=3)
 _MOVABLE: Final = 3 * 86_400
 
 
-class BillingNotice(msgspec.Struct, frozen=True):
-    """A notice to a tenant's owner. Each ``cause`` is mailed once.
+class BillingNotice(NewMail, frozen=True):
+    """A notice to a tenant's owner that may not count.
 
     With ``paid_invoice`` it counts only if the owner was mailed that a payment of this invoice
     failed; with ``recovered`` so it does of the newest paid invoice of this subscription, whose id
@@ -52,11 +53,6 @@ class BillingNotice(msgspec.Struct, frozen=True):
     of the tenant's access then or later was mailed.
     """
 
-    type: str
-    tenant_id: str
-    owner_id: str
-    cause: str
-    data: NoticeData
     paid_invoice: str | None = None
     recovered: str | None = None
     begun: int | None = None
@@ -213,7 +209,7 @@ def _without_covered(notices: Iterable[BillingNotice]) -> list[BillingNotice]:
     """Return one notice for each cause, and one end of access for each tenant: the last of several,
     and none beside the end of a subscription.
     """
-    lost, others = dict[str, BillingNotice](), dict[str, BillingNotice]()
+    lost, others = dict[str, BillingNotice](), dict[str | None, BillingNotice]()
     for notice in notices:
         if notice.type == OwnerNotice.ACCESS_ENDED.mail_type:
             lost[notice.tenant_id] = notice
@@ -225,15 +221,17 @@ def _without_covered(notices: Iterable[BillingNotice]) -> list[BillingNotice]:
     return [*others.values(), *lost.values()]
 
 
-def access_end_cause(tenant_id: str, ended_at: int) -> str:
-    """Return the cause of the notice that a tenant's access ended at this second, by time or by an
-    event.
-    """
-    return _cause(OwnerNotice.ACCESS_ENDED, tenant_id, str(ended_at))
+def payment_failed_notice(tenant_id: str, event: BillingEvent) -> NewMail:
+    """Return the notice of a failed payment, whose cause is its event (SPEC 2.4)."""
+    return NewMail(PAYMENT_FAILED, tenant_id, PaymentFailedData(event.invoice_url), event.id)
 
 
-def _cause(notice: OwnerNotice, tenant_id: str, name: str) -> str:
-    return f"{notice.mail_type} {tenant_id} {name}"  # no event id: it has spaces
+def access_end_notice(
+    tenant_id: str, ended_at: int, reason: str, *, begun: int | None = None
+) -> BillingNotice:
+    """Return the notice that a tenant's access ended at this second."""
+    data = AccessEndedData(reason)
+    return _built(tenant_id, OwnerNotice.ACCESS_ENDED, str(ended_at), data, begun)
 
 
 def _has_access(record: BillingRecord, policy: BillingPolicy, now: datetime) -> bool:
@@ -254,11 +252,9 @@ def _notice_of(
     if occasion.notice is OwnerNotice.SUBSCRIPTION_ENDED:
         name, plan = event.subscription_id or event.id, occasion.plan
         data = SubscriptionEndedData(None if plan == FREE else policy.catalog.name(plan))
-        return _built(account, occasion.notice, name, data, begun=event.created)
+        return _built(account.tenant_id, occasion.notice, name, data, begun=event.created)
     reason = access_phase(account.record, now.timestamp(), policy.catalog).reason
-    return _built(
-        account, occasion.notice, str(event.created), AccessEndedData(reason), begun=event.created
-    )
+    return access_end_notice(account.tenant_id, event.created, reason, begun=event.created)
 
 
 def _trial_ending(
@@ -274,7 +270,7 @@ def _trial_ending(
     name = f"{event.subscription_id or event.id} {trial_end}"
     plan = policy.catalog.name(plan_item(event, policy).plan)
     data = TrialEndingData(plan, from_epoch(trial_end))
-    return _built(account, OwnerNotice.TRIAL_ENDING, name, data)
+    return _built(account.tenant_id, OwnerNotice.TRIAL_ENDING, name, data)
 
 
 def _payment_recovered(
@@ -288,27 +284,17 @@ def _payment_recovered(
     if fold is not None and fold.state.subscription_status in OWING:
         return None
     invoice, data = event.invoice_id or "", PaymentRecoveredData(event.invoice_url)
-    notice = _built(account, OwnerNotice.PAYMENT_RECOVERED, invoice, data)
+    notice = _built(account.tenant_id, OwnerNotice.PAYMENT_RECOVERED, invoice, data)
     if event.type in ev.PAYMENT_TYPES:
         return msgspec.structs.replace(notice, paid_invoice=invoice)
     return msgspec.structs.replace(notice, recovered=event.subscription_id or "")
 
 
 def _built(
-    account: BillingAccount,
-    notice: OwnerNotice,
-    name: str,
-    data: NoticeData,
-    begun: int | None = None,
+    tenant_id: str, notice: OwnerNotice, name: str, data: NoticeData, begun: int | None = None
 ) -> BillingNotice:
-    return BillingNotice(
-        notice.mail_type,
-        account.tenant_id,
-        account.owner_id,
-        _cause(notice, account.tenant_id, name),
-        data,
-        begun=begun,
-    )
+    cause = f"{notice.mail_type} {tenant_id} {name}"  # no event id: it has spaces
+    return BillingNotice(notice.mail_type, tenant_id, data, cause, begun=begun)
 
 
 def _is_trialing(event: BillingEvent, account: BillingAccount, policy: BillingPolicy) -> bool:
@@ -354,13 +340,8 @@ def _lapse(
     is_wanted = OwnerNotice.ACCESS_ENDED in policy.notices
     if not is_wanted or not is_recent or _has_access(account.record, policy, now):
         return None
-    return _built(
-        account,
-        OwnerNotice.ACCESS_ENDED,
-        str(end.second),
-        AccessEndedData(end.after.reason),
-        begun=end.second - time_to_end(end.before.state, policy),
-    )
+    begun = end.second - time_to_end(end.before.state, policy)
+    return access_end_notice(account.tenant_id, end.second, end.after.reason, begun=begun)
 
 
 def time_to_end(access: AccessState, policy: BillingPolicy) -> int:

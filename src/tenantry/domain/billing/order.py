@@ -523,7 +523,8 @@ def _detailed(details: SubscriptionDetails, period_end: int | None) -> _Facts:
         (item.price_id, item.quantity, period_end if item.period_end is None else item.period_end)
         for item in details.items
     )
-    return items, details.period_start, details.cancel_at, details.trial_end, details.pause
+    times = details.cancel_at, details.trial_end, details.anchor
+    return items, details.period_start, *times, details.pause
 
 
 def _are_set_by(

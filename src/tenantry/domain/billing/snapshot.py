@@ -18,6 +18,7 @@ from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import (
     CANCELED,
     INCOMPLETE,
+    UNBEGUN_OR_OVER,
     BillingPolicy,
     BillingState,
     apply,
@@ -28,7 +29,6 @@ from tenantry.domain.billing.timeline import Folded
 from tenantry.domain.plans import OVER
 
 _EXPIRED: Final = "incomplete_expired"
-_WITHOUT_ACCESS: Final = OVER | {INCOMPLETE}
 _age: Final = attrgetter("created", "id")
 
 
@@ -223,7 +223,7 @@ def may_differ(
 
 def gives_access_or_may(subscription: ProviderSubscription) -> bool:
     """Whether a subscription has begun and has not ended."""
-    return subscription.status not in _WITHOUT_ACCESS
+    return subscription.status not in UNBEGUN_OR_OVER
 
 
 def unconfirmed(
@@ -237,11 +237,12 @@ def unconfirmed(
     if not policy.is_each:
         current = [account.state.subscription_id or ""]
     else:
-        current = [key for key, fold in account.present.items() if _is_unended(fold.state)]
+        current = [key for key, fold in account.present.items() if is_unended(fold.state)]
     return [each for each in current if each and each not in known]
 
 
-def _is_unended(state: BillingState) -> bool:
+def is_unended(state: BillingState) -> bool:
+    """Whether a state is from a subscription that has not ended."""
     return state.provider_status not in (None, *OVER)
 
 
@@ -254,7 +255,7 @@ def expected(account: BillingAccount, policy: BillingPolicy) -> list[str]:
     """
     if policy.is_each:
         return [key for key, fold in account.present.items() if _counts(fold)]
-    return unconfirmed(account, (), policy) if _is_unended(account.state) else []
+    return unconfirmed(account, (), policy) if is_unended(account.state) else []
 
 
 def _counts(fold: Folded) -> bool:

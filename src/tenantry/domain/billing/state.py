@@ -15,7 +15,7 @@ from tenantry.domain.billing.events import (
     SubscriptionDetails,
     SubscriptionItem,
 )
-from tenantry.domain.billing.raw_bodies import RawBodies
+from tenantry.domain.billing_months import BillingMonths, Month
 from tenantry.domain.grants import HeldGrant, terms_words
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.plans import FREE, OVER, Catalog
@@ -30,6 +30,8 @@ TRIALING: Final = "trialing"
 INCOMPLETE: Final = "incomplete"
 OWING: Final = frozenset({PAST_DUE, UNPAID})
 """The statuses of a subscription with an unpaid invoice."""
+UNBEGUN_OR_OVER: Final = OVER | {INCOMPLETE}
+"""The statuses of a subscription that waits for its first payment, or has ended."""
 
 
 class SubscriptionRule(StrEnum):
@@ -39,6 +41,22 @@ class SubscriptionRule(StrEnum):
     """Every event changes the tenant's one state (SPEC 3)."""
     EACH = "each"
     """Each subscription has its own state, and one of them is chosen."""
+
+
+class RawBodies(StrEnum):
+    """Whose raw bodies the ledger stores beside the facts (RAW_BODIES)."""
+
+    OFF = "off"
+    FAILED = "failed"
+    """Those of malformed events: all that decoding again needs, since other entries hold all
+    facts.
+    """
+    ALL = "all"
+
+    def stores_body_of(self, event: BillingEvent) -> bool:
+        if self is RawBodies.FAILED:
+            return event.problem is not None
+        return self is RawBodies.ALL
 
 
 class BillingPolicy(msgspec.Struct, frozen=True):
@@ -125,8 +143,9 @@ class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
     of the plan item, None without one. ``unpaid_invoices`` are those that made it past due, by id.
     ``paid_until`` is the end of the paid period if payments are paused (`VOID`). ``others`` are the
     tenant's other subscriptions, ended ones included, by id: the order of their events depends on
-    them (`order`). Of more than `MOST_OTHERS`, ended ones are left out first. The state of a grant
-    has only ``grant`` and its plan; it has no status.
+    them (`order`). Of more than `MOST_OTHERS`, ended ones are left out first. ``running_month`` is
+    that of `BillingMonths`, where quotas follow these. The state of a grant has only ``grant`` and
+    its plan; it has no status.
     """
 
     plan: str = FREE
@@ -145,6 +164,7 @@ class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
     paid_until: int | None = None
     reported_at: int | None = None
     grant: HeldGrant | None = None
+    running_month: Month | None = None
 
 
 MOST_OTHERS: Final = 50
@@ -177,6 +197,7 @@ reported: Final = attrgetter(
     "seats",
     "details",
     "grant",
+    "running_month",
 )
 """Return what an event can change in a state that users can see, or that later events depend on."""
 
@@ -218,6 +239,7 @@ def _subscription_updated(
         unpaid_invoices=_still_unpaid(state, status, event.created),
         paid_until=_paid_until(state, details, chosen.period_end, policy),
         reported_at=event.created,
+        running_month=_running_month(state, event, details.anchor),
     )
     if not policy.is_each:
         updated = _of_tenant(updated, state, known_of(updated, event.subscription_id))
@@ -269,18 +291,31 @@ def kept_details(event: BillingEvent, policy: BillingPolicy) -> SubscriptionDeta
     the periods of usage do not depend on. With `SubscriptionRule.EACH` the period begins with that
     of the plan item, as it ends with it.
     """
-    details = event.details
+    details, catalog = event.details, policy.catalog
+    anchor = details.anchor if catalog.has_billing_months else None
     if policy.is_each:
         start, _ = plan_period(details, event.current_period_end, policy)
-        return msgspec.structs.replace(details, items=items_of(event), period_start=start)
-    if policy.catalog.addons:
-        return msgspec.structs.replace(details, items=items_of(event))
+        return msgspec.structs.replace(
+            details, items=items_of(event), period_start=start, anchor=anchor
+        )
+    if catalog.addons:
+        return msgspec.structs.replace(details, items=items_of(event), anchor=anchor)
     needed = details.cancel_at, details.trial_end, details.pause, details.ended_at
     is_needed = needed != _NOTHING_NEEDED or details.has_empty_item
-    return details if is_needed or policy.catalog.has_billing_periods else NO_DETAILS
+    if is_needed or catalog.has_billing_periods or catalog.has_billing_months:
+        return msgspec.structs.replace(details, anchor=anchor)
+    return NO_DETAILS
 
 
 _NOTHING_NEEDED: Final = (None,) * 4
+
+
+def _running_month(state: BillingState, event: BillingEvent, anchor: int | None) -> Month | None:
+    """Return the month of a subscription that ran when it got this ``anchor``, while it counts."""
+    known = state.details.anchor
+    if anchor is None or known is None or state.subscription_id != event.subscription_id:
+        return None
+    return BillingMonths(known, state.running_month).moved_to(anchor, event.created).running
 
 
 def _paid_until(
@@ -445,11 +480,12 @@ def _subscription_deleted(
         subscription_created=event.subscription_created or state.subscription_created,
         customer_id=event.customer_id or state.customer_id,
         seats=None,
-        details=msgspec.structs.replace(event.details, ended_at=ended_at),
+        details=msgspec.structs.replace(event.details, ended_at=ended_at, anchor=None),
         past_due_since=None,
         unpaid_invoices=(),
         paid_until=None,
         reported_at=reported_at,
+        running_month=None,
     )
     if not policy.is_each:
         own = event.subscription_id and KnownSubscription(event.subscription_id, CANCELED)
@@ -515,7 +551,7 @@ def _payment_succeeded(
     unpaid = _without_unpaid(state, event)
     if state.subscription_status != PAST_DUE:
         logged = msgspec.structs.replace(state, unpaid_invoices=unpaid)
-        return Transition(logged, "The payment is logged; the tenant was not past due.")
+        return Transition(logged, "The payment is logged; the organization was not past due.")
     restored = state.provider_status if state.provider_status not in (None, PAST_DUE) else ACTIVE
     paid = _no_longer_past_due(msgspec.structs.replace(state, unpaid_invoices=unpaid), restored)
     return Transition(paid, "A payment cleared the past-due status.")

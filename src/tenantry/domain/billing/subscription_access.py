@@ -75,12 +75,16 @@ def billing_period(state: BillingState, policy: BillingPolicy) -> UsagePeriod | 
     """Return the period of a subscription's plan item, of which start and end are known; None
     without a plan item.
     """
-    items = state.details.items
-    has_plan = item_with_period(items, policy) is not None if items else state.seats is not None
     start, end = plan_period(state.details, state.current_period_end, policy)
-    if not has_plan or start is None or end is None or start >= end:
+    if not has_plan_item(state, policy) or start is None or end is None or start >= end:
         return None
     return UsagePeriod(start, end)
+
+
+def has_plan_item(state: BillingState, policy: BillingPolicy) -> bool:
+    """Whether a subscription has an item with a plan's price and a quantity."""
+    items = state.details.items
+    return item_with_period(items, policy) is not None if items else state.seats is not None
 
 
 def status_access(state: BillingState, policy: BillingPolicy) -> tuple[AccessState | None, str]:
@@ -170,7 +174,7 @@ def _grant_end(state: BillingState, reason: str) -> Iterator[_End]:
         return
     terms = state.grant.terms
     if terms.until is not None:
-        yield _End(terms.until, reason, f"Grant {terms.name} has ended.")
+        yield _End(terms.until, reason, f"The contract {terms.name} has ended.")
 
 
 def _grace_end(

@@ -151,4 +151,4 @@ def _gives(
     text = _GIVES[period.state].format(plan_in_use(state, policy) or FREE)
     if (until := from_epoch(period.end)) is not None:
         text = f"{text} until {until:%Y-%m-%d %H:%M:%S} UTC"
-    return f"{text}. The tenant's access is from it." if is_current else f"{text}."
+    return f"{text}. The organization's access is from it." if is_current else f"{text}."

@@ -93,9 +93,9 @@ class SubscriptionHistory:
         )
         return self._namings[last + 1].since
 
-    def undecided_with(self, event: BillingEvent) -> tuple[str, ...]:
-        """Return the ids of the events among which only arrival says which tenant is the last, if
-        this event matters.
+    def undecided_with(self, event: BillingEvent) -> Sequence[PlacedEvent]:
+        """Return the events among which only arrival says which tenant is the last, if this event
+        matters.
 
         They are of its second, or of the next one that names a tenant, which is ordered by what
         preceded it.
@@ -105,7 +105,7 @@ class SubscriptionHistory:
         if not any(second.has(event) for second in own):
             return ()
         undecided = [second for second in following if not second.is_decided]
-        return tuple(each.event.id for each in undecided[0].events) if undecided else ()
+        return undecided[0].events if undecided else ()
 
     def misplaced(self) -> Iterator[PlacedEvent]:
         """Yield the invoice events that are in the ledger of another tenant than theirs, with their
@@ -128,6 +128,11 @@ class SubscriptionHistory:
             for place, event in enumerate(events)
             if event.type == ev.PAYMENT_FAILED and is_settled(event, events[place + 1 :])
         }
+
+
+def owners_of_misplaced(histories: Iterable[SubscriptionHistory]) -> dict[str, str]:
+    """Return the tenants of invoices that are in another tenant's ledger, by event."""
+    return {each.event.id: each.tenant_id for history in histories for each in history.misplaced()}
 
 
 def _names_tenant(event: BillingEvent) -> bool:
@@ -180,20 +185,21 @@ def _is_possible(order: Sequence[PlacedEvent]) -> bool:
     return not any(precedes(later.event, each.event) for each, later in combinations(order, 2))
 
 
-def _unproven_steps(order: Sequence[PlacedEvent], before: PlacedEvent | None) -> tuple[int, int]:
+def _unproven_steps(order: Sequence[PlacedEvent], before: PlacedEvent | None) -> int:
     """Count the events of an order that replaced a state that the one before them had not set.
 
-    Of orders with as many, the better one has fewer events that replaced another tenant than that
-    of the one before.
+    The tenant counts like any other fact: an order that agrees with it alone is not proven.
     """
-    unproven = of_others = 0
-    for last, each in pairwise((before, *order)):
-        if each is None or not reports_previous(each.event):
-            continue
-        follows_tenant = last is not None and _replaced_tenant(each) in (None, last.tenant_id)
-        of_others += not follows_tenant
-        unproven += last is None or not (follows_tenant and replaces(each.event, last.event))
-    return unproven, of_others
+    steps = pairwise((before, *order))
+    return sum(each is not None and _is_unproven(each, last) for last, each in steps)
+
+
+def _is_unproven(placed: PlacedEvent, last: PlacedEvent | None) -> bool:
+    if not reports_previous(placed.event):
+        return False
+    if last is None or _replaced_tenant(placed) not in (None, last.tenant_id):
+        return True
+    return not replaces(placed.event, last.event)
 
 
 def _replaced_tenant(placed: PlacedEvent) -> str | None:

@@ -49,7 +49,7 @@ class Debt(msgspec.Struct, frozen=True):
 
 
 class SubscriptionLine(msgspec.Struct, frozen=True):
-    """One subscription of a tenant, and why it counts or does not.
+    """One subscription of a tenant, and why it decides the record or does not.
 
     ``plan`` is None without an item whose price the catalog gives to a plan, and after the end;
     ``unknown_prices`` are those that the catalog does not have. ``ends_at`` is as in

@@ -18,12 +18,14 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.subscription_access import (
     Period,
     billing_period,
+    has_plan_item,
     is_plain,
     period_at,
     periods,
     plan_in_use,
 )
 from tenantry.domain.billing.subscription_rank import rank, with_grants
+from tenantry.domain.billing_months import BillingMonths
 from tenantry.domain.entitlements import BillingPhase
 from tenantry.domain.grants import GrantTerms, combined_features, combined_limits
 from tenantry.domain.plans import FREE
@@ -52,22 +54,21 @@ def access_phases(
 def billing_phases(
     states: Sequence[BillingState], grants: Sequence[BillingState], policy: BillingPolicy
 ) -> tuple[BillingPhase, ...]:
-    """Return the billing periods that a tenant's quotas follow: at each time that of the plan item
-    of the subscription that gives the access.
+    """Return the billing periods and months that a tenant's quotas follow: at each time those of
+    the plan item of the subscription that gives the access.
 
     One that gives none has no part in it, nor has a grant. Empty if quotas always follow the
     calendar month.
     """
-    if not policy.catalog.has_billing_periods:
+    if not policy.catalog.has_billing_periods and not policy.catalog.has_billing_months:
         return ()
     phases: list[BillingPhase] = []
     for moment in _moments(with_grants(states, grants), policy):
-        state, given = _giver(moment.given, policy)
-        period = billing_period(state, policy) if given.state in _GIVING else None
-        if phases and phases[-1].period == period:
+        phase = _billing_phase(moment, policy)
+        if phases and msgspec.structs.replace(phases[-1], until=moment.end) == phase:
             phases.pop()
-        phases.append(BillingPhase(period, moment.end))
-    return tuple(phases) if any(phase.period for phase in phases) else ()
+        phases.append(phase)
+    return tuple(phases) if any(phase.period or phase.months for phase in phases) else ()
 
 
 _Given = tuple[BillingState, Period]
@@ -80,6 +81,16 @@ class _Moment(NamedTuple):
     end: int | None
     second: float
     given: Sequence[_Given]
+
+
+def _billing_phase(moment: _Moment, policy: BillingPolicy) -> BillingPhase:
+    state, given = _giver(moment.given, policy)
+    if given.state not in _GIVING or not has_plan_item(state, policy):
+        return BillingPhase(until=moment.end)
+    period = billing_period(state, policy) if policy.catalog.has_billing_periods else None
+    anchor = state.details.anchor
+    months = None if anchor is None else BillingMonths(anchor, state.running_month)
+    return BillingPhase(period, moment.end, months)
 
 
 def _moments(states: Sequence[BillingState], policy: BillingPolicy) -> Iterator[_Moment]:

@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from tenantry.common.encoding import shortened
 from tenantry.domain.billing.events import PAYMENT_FAILED, BillingEvent, Outcome, is_settled
 from tenantry.domain.billing.order import in_order, is_by_arrival, is_decided
 from tenantry.domain.billing.state import BillingPolicy, BillingState, Transition, apply, reported
@@ -95,7 +96,7 @@ def fold_second(
 
 
 _created = attrgetter("created")
-_MOST_NAMED: Final = 3
+MOST_NAMED: Final = 3
 BY_ARRIVAL: Final = "the order of arrival counts."
 
 
@@ -244,9 +245,9 @@ def _remarks(
     if newer:
         yield f"It arrived late: {_LATE_EFFECTS[is_unchanged]}."
     if rivals:
-        yield f"Nothing proves the order of this and {named(rivals)}, of the same second: {BY_ARRIVAL}"
+        yield f"Nothing proves the order of this and {shortened(rivals, MOST_NAMED)}, of the same second: {BY_ARRIVAL}"
     if later:
-        yield f"Nothing proves the order of {named(later)}, of a later second, after it: {BY_ARRIVAL}"
+        yield f"Nothing proves the order of {shortened(later, MOST_NAMED)}, of a later second, after it: {BY_ARRIVAL}"
 
 
 _LATE_EFFECTS: Final = {
@@ -265,12 +266,6 @@ def _ambiguous(
     if is_decided(second, timeline.before_second(created), policy):
         return ()
     return tuple(event.id for event in second)
-
-
-def named(events: Sequence[str]) -> str:
-    """Return the ids of events as text: the first of them, and how many more there are."""
-    more = len(events) - _MOST_NAMED
-    return ", ".join(events[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _insert(

@@ -25,6 +25,7 @@ from tenantry.integrations.oidc.claims import (
     format_duration,
     format_json,
     format_time,
+    operator_role,
     role_claim,
     texts,
     user_name,
@@ -91,6 +92,7 @@ class DecodedToken:
             expires_at=self.expires_at,
             email=verified_email(payload.email, payload.email_verified),
             name=user_name(self.members),
+            operator_role=operator_role(self.members, self.config),
         )
 
 

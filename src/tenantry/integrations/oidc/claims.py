@@ -14,6 +14,7 @@ from joserfc.util import urlsafe_b64decode
 
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import User
+from tenantry.domain.operators import OperatorRole
 from tenantry.domain.roles import BUILT_IN_ROLES, Roles
 
 STANDARD_AUDIENCE: Final = "aud"
@@ -41,6 +42,7 @@ class OidcConfig(msgspec.Struct, frozen=True):
     say. ``client_id`` is the dashboard's, and should be no audience: a token whose ``aud`` is the
     client alone is an ID token. The claim names are tried as they are, then as a path of member
     names joined by dots. ``role_map`` maps the provider's role values to ids of ``roles``.
+    ``operator_role`` makes a user an operator.
     ``token_lifetime`` is in seconds. ``allow_http`` accepts a plain-http issuer beyond loopback,
     whose keys an attacker on the network can forge.
     """
@@ -55,6 +57,7 @@ class OidcConfig(msgspec.Struct, frozen=True):
     roles: Roles = BUILT_IN_ROLES
     token_lifetime: int = TOKEN_LIFETIME
     allow_http: bool = False
+    operator_role: OperatorRole | None = None
 
     @property
     def issuer(self) -> str:
@@ -66,9 +69,8 @@ class OidcConfig(msgspec.Struct, frozen=True):
         """Where the discovery document is (OpenID Connect Discovery 4.1: without a slash before the
         path).
         """
-        # Microsoft Entra ID publishes its template, and the keys of all directories, under this
-        # name.
-        issuer = self.issuers.of("organizations")
+        # Microsoft Entra ID publishes its template, and the keys of all directories, there
+        issuer = self.issuers.any_directory
         return issuer.removesuffix("/") + "/.well-known/openid-configuration"
 
     @property
@@ -106,6 +108,8 @@ class Claims(msgspec.Struct, frozen=True):
     expires_at: datetime
     email: str | None
     name: str | None = None
+    operator_role: OperatorRole | None = None
+    """The role of operators, if the token has it."""
 
     @property
     def user(self) -> User:
@@ -126,6 +130,13 @@ def role_claim(members: dict[str, Any], config: OidcConfig) -> RoleClaim:
         if isinstance(each, str) and each in config.role_map
     ]
     return RoleClaim(config.roles.highest(roles).id, known=bool(roles))
+
+
+def operator_role(members: dict[str, Any], config: OidcConfig) -> OperatorRole | None:
+    """Return the role of operators if the token's claim, taken as it is, contains it."""
+    role = config.operator_role
+    given = texts(claim_at(members, role.claim)) if role else None
+    return role if role and given and role.name in given else None
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key
 from joserfc.util import base64_to_int
 
+from tenantry.common.cancellation import cancel
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import AuthUnavailableError
@@ -250,8 +251,8 @@ def _size_fault(members: dict[str, Any]) -> str | None:
 
 @dataclass(eq=False)
 class KeySet:
-    """The keys of one provider: fetched at the start, every 300 s, and when a token names an
-    unknown one.
+    """The keys of one provider: fetched at the start, every 300 s by a loop that calls
+    `refresh_if_due`, and when a token names an unknown one.
 
     Cached keys are used while the provider is away, until they are 24 h old. All tokens with an
     unknown key share one fetch, at most one in 30 s, so that invented key ids cannot cause traffic.
@@ -274,7 +275,6 @@ class KeySet:
         self._attempted_at: float | None = None
         self.trouble: str | None = None  # why the last fetch failed, or None
         self._fetching: asyncio.Task[None] | None = None
-        self._refreshing: asyncio.Task[None] | None = None
 
     @property
     def attempted(self) -> bool:
@@ -285,19 +285,14 @@ class KeySet:
     def metadata(self) -> IssuerMetadata | None:
         return self._published.metadata if self._published else None
 
-    async def start(self) -> None:
-        """Fetch the keys, and refresh them from now on. Raises nothing if the provider is away."""
-        await self.refresh()
-        if self._refreshing is None:
-            self._refreshing = asyncio.create_task(self._keep_fresh())
+    def pause(self) -> float:
+        """Return the seconds until the next refresh: fewer after a failure."""
+        return self.refresh_seconds if self.trouble is None else self._cooldown
 
     async def aclose(self) -> None:
-        """Stop fetching. Cached keys remain usable."""
-        for task in (self._refreshing, self._fetching):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
-        self._refreshing = self._fetching = None
+        """Stop the current fetch. Cached keys remain usable."""
+        await cancel(self._fetching)
+        self._fetching = None
 
     async def key(self, kid: str | None, alg: str) -> Sequence[Key]:
         """Return the keys that may have signed a token with this header; without ``kid``, all of
@@ -317,7 +312,7 @@ class KeySet:
     async def _look_again(self) -> None:
         """Fetch the keys for an unknown one; after a failed fetch in the background."""
         if self.trouble is None:
-            await self._refresh_if_due()
+            await self.refresh_if_due()
         elif self._may_retry():
             self._begin()
 
@@ -350,12 +345,17 @@ class KeySet:
         # Not awaited directly: a canceled waiter must not cancel the fetch for the others.
         await asyncio.wait([self._begin()])
 
+    async def refresh_if_due(self) -> None:
+        """Join the current fetch, or fetch the keys if the last attempt is old enough."""
+        if self._fetching is not None or self._may_retry():
+            await self.refresh()
+
     async def ensure_fetched(self) -> None:
         """Fetch the keys if that has failed before, unless the last attempt was less than 30 s
         ago.
         """
         if self._published is None or self.trouble is not None:
-            await self._refresh_if_due()
+            await self.refresh_if_due()
 
     def _begin(self) -> "asyncio.Task[None]":
         if self._fetching is None:
@@ -371,10 +371,6 @@ class KeySet:
     def _may_retry(self) -> bool:
         """Whether the last attempt, not the last success, is old enough."""
         return self._attempted_at is None or self.monotonic() - self._attempted_at >= self._cooldown
-
-    async def _refresh_if_due(self) -> None:
-        if self._fetching is not None or self._may_retry():
-            await self.refresh()
 
     async def _fetch(self) -> None:
         try:
@@ -402,9 +398,3 @@ class KeySet:
             _log.log(level, "the identity provider's key %s is ignored: %s", each.kid, each.reason)
         if not published.by_id:
             _log.warning("the identity provider publishes no usable key")
-
-    async def _keep_fresh(self) -> None:
-        while True:
-            await asyncio.sleep(self.refresh_seconds if self.trouble is None else self._cooldown)
-            if self._may_retry():
-                await self.refresh()

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import KW_ONLY, dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import quote_plus, urlsplit
 
@@ -43,6 +44,7 @@ SCOPE: Final = "openid profile email"
 RESPONSE_PARAMETERS: Final = ("state", "iss", "error", "code")
 """What `SignIn.finish` reads of the provider's response (RFC 6749 section 4.1.2, RFC 9207)."""
 MOST_REDEMPTIONS: Final = 20  # authorization codes that a process redeems at once
+_LEEWAY: Final = timedelta(seconds=30)  # between two clocks
 _REJECTED: Final = {"invalid_client": "this service's client id and secret"}
 _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 _ID_TOKEN_CHECKS: Final = tuple(each for each in CLAIM_CHECKS if each is not ACCESS_TOKEN)
@@ -71,13 +73,16 @@ class PendingSignIn(msgspec.Struct, frozen=True):
     nonce: str
     verifier: str
     silent: bool
+    max_age: int | None = None
+    """How many seconds ago the provider may have authenticated the user."""
 
 
 class SignedInUser(msgspec.Struct, frozen=True):
-    """The user's claims and display name."""
+    """The user's claims and display name, and when the provider authenticated them, if it says."""
 
     claims: Claims
     name: str | None
+    authenticated_at: datetime | None = None
 
 
 class _UserInfoResponse(msgspec.Struct, frozen=True):
@@ -152,22 +157,29 @@ class SignIn:
         self._redemptions = asyncio.Semaphore(MOST_REDEMPTIONS)
 
     async def begin(
-        self, *, silent: bool = False, login_hint: str | None = None
+        self, *, silent: bool = False, login_hint: str | None = None, max_age: int | None = None
     ) -> tuple[str, PendingSignIn]:
         """Return the provider's URL for the browser, and what to keep until it returns.
 
-        With ``silent`` the provider signs in its current user without showing a page. Raises
-        `AuthUnavailableError`.
+        With ``silent`` the provider signs in its current user without showing a page. With
+        ``max_age`` it authenticates a user again whom it authenticated longer ago, in seconds.
+        Raises `AuthUnavailableError`.
         """
         metadata = await self._metadata()
         pending = PendingSignIn(
-            secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48), silent
+            secrets.token_urlsafe(24),
+            secrets.token_urlsafe(24),
+            secrets.token_urlsafe(48),
+            silent,
+            max_age,
         )
         options = self._requested_api()
         if silent:
             options["prompt"] = "none"
         if login_hint is not None:
             options["login_hint"] = login_hint
+        if max_age is not None:
+            options["max_age"] = str(max_age)
         url: str = prepare_grant_uri(
             metadata.authorization_endpoint or "",  # checked by `_metadata`
             client_id=self.client_id,
@@ -202,11 +214,12 @@ class SignIn:
         _check_origin(parameters, pending, metadata, self.config.issuers)
         code = _code(parameters)
         tokens = await self._redeem(metadata, code, pending)
-        claims, name = await self._verify_id_token(tokens, pending)
+        person = await self._verify_id_token(tokens, pending)
+        claims = person.claims
         if parameters.get("iss", claims.issuer) != claims.issuer:
             raise SignInFailedError("The response is not the identity provider's.")
         found = await self._with_access_token(tokens.access_token, claims)
-        return SignedInUser(found, name)
+        return msgspec.structs.replace(person, claims=found)
 
     def end_session_url(self, back: str) -> str | None:
         """Return where a user signs out of the provider (RP-Initiated Logout 1.0), if it supports
@@ -293,9 +306,9 @@ class SignIn:
 
     async def _verify_id_token(
         self, tokens: _TokenResponse, pending: PendingSignIn
-    ) -> tuple[Claims, str | None]:
-        """Return the ID token's claims, and the user's name or address (OpenID Connect Core
-        3.1.3.7).
+    ) -> SignedInUser:
+        """Return the ID token's claims, the user's name or address, and when they authenticated
+        (OpenID Connect Core 3.1.3.7).
         """
         config = msgspec.structs.replace(
             self.config, audiences=(self.client_id,), audience_claim=STANDARD_AUDIENCE
@@ -321,7 +334,13 @@ class SignIn:
                 "The identity provider's ID token is for another sign-in."
             ) from error
         claims = decoded.claims()
-        return claims, claims.name or first_text(decoded.members, "email")
+        authenticated_at = _authenticated_at(decoded, self.clock())
+        if not _is_recent(authenticated_at, pending.max_age, self.clock()):
+            raise SignInFailedError(
+                "The identity provider did not say that it asked you to sign in again."
+            )
+        name = claims.name or first_text(decoded.members, "email")
+        return SignedInUser(claims, name, authenticated_at)
 
     async def _with_access_token(self, access_token: str, claims: Claims) -> Claims:
         """Prefer the claims of an access token that the API accepts: a provider may put
@@ -335,9 +354,11 @@ class SignIn:
             return claims  # opaque, or for another API
         if found.user != claims.user:
             raise SignInFailedError("The identity provider's two tokens are for different users.")
-        if found.email is not None:
-            return found
-        return msgspec.structs.replace(found, email=claims.email)
+        return msgspec.structs.replace(
+            found,
+            email=found.email or claims.email,
+            operator_role=found.operator_role or claims.operator_role,
+        )
 
 
 def _check_origin(
@@ -354,6 +375,29 @@ def _check_origin(
     is_missing = issuer is None and metadata.authorization_response_iss_parameter_supported
     if is_missing or (issuer is not None and not issuers.trusts(issuer)):
         raise SignInFailedError("The response is not the identity provider's.")
+
+
+def _authenticated_at(id_token: DecodedToken, now: datetime) -> datetime | None:
+    """Return when the provider authenticated the user (OpenID Connect Core 2, ``auth_time``); None
+    if it does not say so, or says what cannot be.
+    """
+    seconds = id_token.members.get("auth_time")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    if not 0 <= seconds <= (now + _LEEWAY).timestamp():
+        return None
+    # a provider's fast clock must not make the sign-in count for longer
+    return min(datetime.fromtimestamp(seconds, UTC), now)
+
+
+def _is_recent(authenticated_at: datetime | None, max_age: int | None, now: datetime) -> bool:
+    """Whether the provider authenticated the user as recently as it was asked for."""
+    if max_age is None:
+        return True
+    return (
+        authenticated_at is not None
+        and now - authenticated_at <= timedelta(seconds=max_age) + _LEEWAY
+    )
 
 
 def _code(parameters: Mapping[str, str]) -> str:

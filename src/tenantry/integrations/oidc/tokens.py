@@ -215,13 +215,10 @@ class TokenVerifier:
 
 def _refusal(failure: checks.CheckFailure) -> InvalidCredentialError | TokenExpiredError:
     """Make the refusal for the client, which only says whether the token has expired."""
-    refusal: InvalidCredentialError | TokenExpiredError = InvalidCredentialError(
-        "The bearer token is not valid."
-    )
+    fault = TokenFault(failure.check.word, failure.reason)
     if failure.check is checks.EXPIRY:
-        refusal = TokenExpiredError("The bearer token has expired.")
-    refusal.token_fault = TokenFault(failure.check.word, failure.reason)
-    return refusal
+        return TokenExpiredError("The bearer token has expired.", token_fault=fault)
+    return InvalidCredentialError("The bearer token is not valid.", token_fault=fault)
 
 
 def _explanation(

@@ -1,17 +1,12 @@
-"""Answers of the provider's API: lists page by page, their times, and malformed answers."""
+"""Answers of the provider's API: lists page by page, and malformed answers."""
 
 import logging
-import math
 import re
-import time
 from collections.abc import AsyncGenerator, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from tenantry.common.clock import EPOCH_MAX, Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import ProviderUnavailableError
 from tenantry.integrations.stripe.connection import ProviderConnection, TooLargeError
@@ -20,6 +15,8 @@ NO_WORD: Final = "unknown"
 _MOST_PER_PAGE: Final = 100
 """The most objects on a page."""
 _SAFE_WORD: Final = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
+
+Answer = TypeVar("Answer")
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +44,6 @@ async def read_pages(
     connection: ProviderConnection,
     path: str,
     params: Mapping[str, object],
-    clock: Clock = system_clock,
     after: str | None = None,
 ) -> AsyncGenerator[ListPage, None]:
     """Request a list page by page, from the beginning or ``after`` an object.
@@ -57,29 +53,20 @@ async def read_pages(
     """
     limit = _MOST_PER_PAGE
     while True:
-        now, started = clock(), time.monotonic()
-        wanted = {
-            **params,
-            "limit": limit,
-            "starting_after": after,
-        }
         try:
-            response = await connection.send("GET", path, wanted)
+            response = await connection.send(
+                "GET", path, {**params, "limit": limit, "starting_after": after}
+            )
         except TooLargeError:
             if limit == 1:
                 raise
             limit = max(1, limit // 10)
             continue
-        sent_at = second_sent(
-            response.headers.get("date"),
-            time.monotonic() - started,
-            now,
-        )
         try:
             objects, last = _decode_page(response.body, after)
         except NOT_JSON as error:
             raise malformed(f"{path}: {error}", response.request_id) from None
-        yield ListPage(objects, sent_at, response.request_id)
+        yield ListPage(objects, response.sent_at, response.request_id)
         if last is None:
             return
         after = last
@@ -102,26 +89,24 @@ def _decode_page(body: bytes, after: str | None) -> tuple[list[bytes], str | Non
     return objects, last
 
 
-def second_sent(
-    date: str | None,
-    elapsed: float,
-    sent_at: datetime,
-) -> int:
-    """Return the second of the provider's clock in which a request was sent, or an earlier one
-    (Unix time).
-
-    ``date`` is the header of a response that took ``elapsed`` seconds: the provider wrote it within
-    that time. Where it is missing or malformed, our own clock counts: ``sent_at``.
+def decode_answer(kind: type[Answer], raw: bytes, path: str, request_id: str | None) -> Answer:
+    """Decode an answer, or an object of one. Raises `ProviderUnavailableError` for a malformed
+    one.
     """
     try:
-        answered = parsedate_to_datetime(date or "")
-    except (ValueError, OverflowError):
-        return int(sent_at.timestamp())
-    if answered.tzinfo is None:
-        # the old form of the header names no zone and means UTC
-        answered = answered.replace(tzinfo=UTC)
-    second = int(answered.timestamp()) - math.ceil(elapsed)
-    return second if 0 <= second <= EPOCH_MAX else int(sent_at.timestamp())
+        return msgspec.json.decode(raw, type=kind)
+    except NOT_JSON as error:
+        raise malformed(f"{path}: {error}", request_id) from None
+
+
+async def read_object(
+    connection: ProviderConnection, kind: type[Answer], path: str, params: Mapping[str, object]
+) -> Answer:
+    """Return an object of the provider. Raises `RequestRejectedError`, and
+    `ProviderUnavailableError` for a malformed one.
+    """
+    response = await connection.send("GET", path, params)
+    return decode_answer(kind, response.body, path, response.request_id)
 
 
 def malformed(why: str, request_id: str | None = None) -> ProviderUnavailableError:

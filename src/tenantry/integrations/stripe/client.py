@@ -4,38 +4,37 @@ events.
 
 import logging
 import re
-import time
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from http import HTTPStatus
 from itertools import chain
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, system_clock
-from tenantry.common.encoding import NOT_JSON
+from tenantry.common.encoding import NOT_JSON, one_line
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
 from tenantry.domain import errors
-from tenantry.domain.billing.customer_account import CustomerAccount
+from tenantry.domain.billing.customer_account import BilledSubscription, CustomerAccount
 from tenantry.domain.billing.events import BillingEvent
-from tenantry.domain.billing.seats import SeatItem, SeatSubscription
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
-from tenantry.domain.checkout import CheckoutRequest, CompletedCheckout
+from tenantry.domain.checkout import CURRENCY, CheckoutRequest, CompletedCheckout
 from tenantry.domain.portal import ActionKind, PortalAction
-from tenantry.domain.prices import Interval, PlanPrice
+from tenantry.domain.prices import CurrencyAmount, Interval, PlanPrice
 from tenantry.integrations.stripe.answers import (
     NO_WORD,
     ListBody,
     ListPage,
     ObjectId,
+    decode_answer,
     malformed,
+    read_object,
     read_pages,
     safe_word,
-    second_sent,
 )
 from tenantry.integrations.stripe.connection import (
     TEMPORARY,
@@ -44,13 +43,13 @@ from tenantry.integrations.stripe.connection import (
     ProviderConnection,
     RequestRejectedError,
 )
-from tenantry.integrations.stripe.customer_reading import read_customer
+from tenantry.integrations.stripe.customer_reading import SubscriptionBody, read_customer
 from tenantry.integrations.stripe.decode import (
-    NotACheckoutError,
-    NotASubscriptionError,
+    MalformedObjectError,
     decode_checkout,
     decode_subscription,
 )
+from tenantry.integrations.stripe.payments import PaymentOwner, read_payment_owner
 
 ORG_ID: Final = "orgId"
 """The metadata key that names the tenant (SPEC 2.2)."""
@@ -75,6 +74,9 @@ _CUSTOMER_OF_OTHER_MODE: Final = (
     "The payment provider has this customer in another mode, live or test, "
     "than the one that this service uses."
 )
+# The provider has no code for these refusals.
+_CUSTOMER_CURRENCY: Final = re.compile("combine currencies on a single customer")
+_CURRENCY: Final = re.compile(r"\bcurrenc(y|ies)\b", re.IGNORECASE)
 _MAIL_ADDRESS: Final = re.compile(r"[^\s'\"<>]+@[^\s'\"<>]+")
 _MODES: Final = {"sk_live_": True, "rk_live_": True, "sk_test_": False, "rk_test_": False}
 _KEY_REFUSALS: Final[Mapping[int, str]] = {
@@ -89,8 +91,6 @@ _KEY_REFUSALS: Final[Mapping[int, str]] = {
 _REFUSAL: Final = (
     "The payment provider refused the request (status {status}, {code}, request {request_id})."
 )
-
-Answer = TypeVar("Answer")
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class ProviderApi:
         params = _checkout_params(request)
         with self._connected() as connection:
             response = await connection.send("POST", _CHECKOUTS, params, idempotency_key)
-        return _decode(ProviderCheckout, response.body, _CHECKOUTS, response.request_id)
+        return decode_answer(ProviderCheckout, response.body, _CHECKOUTS, response.request_id)
 
     async def end_checkout_session(self, session_id: str) -> CompletedCheckout | None:
         """End a checkout session, so that it cannot be completed; return what it made if it was
@@ -192,10 +192,10 @@ class ProviderApi:
                     return None
                 if error.status != HTTPStatus.BAD_REQUEST or isinstance(error, MissingError):
                     raise
-                response = await connection.send("GET", path, {"expand": ["subscription"]})
-                found = _decode(_SessionOutcome, response.body, path, response.request_id)
+                expanded = {"expand": ["subscription"]}
+                found = await read_object(connection, _SessionOutcome, path, expanded)
                 if found.status != "expired":
-                    return CompletedCheckout(_made_by(found, response.request_id))
+                    return CompletedCheckout(_made_by(found))
         return None
 
     async def create_portal_session(
@@ -219,13 +219,13 @@ class ProviderApi:
         }
         with self._connected() as connection:
             response = await connection.send("POST", _PORTALS, params, idempotency_key)
-        return _decode(_Session, response.body, _PORTALS, response.request_id).url
+        return decode_answer(_Session, response.body, _PORTALS, response.request_id).url
 
     async def webhook_endpoints(self) -> list[ProviderEndpoint] | None:
         """Return the webhook endpoints; None if the key lacks the permission."""
         with self._connected() as connection, suppress(NotPermittedError):
-            pages = await self._read_all(connection, _ENDPOINTS, {})
-            return list(chain.from_iterable(_endpoints(page) for page in pages))
+            pages = [page async for page in read_pages(connection, _ENDPOINTS, {})]
+            return list(chain.from_iterable(map(_endpoints, pages)))
         return None
 
     async def prices(self, price_ids: Collection[str]) -> dict[str, ProviderPrice | None] | None:
@@ -261,6 +261,12 @@ class ProviderApi:
             except NOT_JSON as error:
                 raise malformed(f"customer: {error}") from None
 
+    async def payment_owner(self, payment_id: str, *, by_invoice: bool) -> PaymentOwner | None:
+        """Return whose a charge or payment intent is; None for an unknown one."""
+        with self._connected() as connection, suppress(MissingError):
+            return await read_payment_owner(connection, payment_id, by_invoice=by_invoice)
+        return None
+
     async def subscriptions_of(self, customer_id: str) -> CustomerSubscriptions | None:
         """Return all subscriptions of a customer, ended ones included; None for an unknown
         customer.
@@ -271,8 +277,8 @@ class ProviderApi:
         with self._connected() as connection:
             try:
                 pages = [
-                    await self._with_all_items(connection, page)
-                    for page in await self._read_all(connection, _SUBSCRIPTIONS, params)
+                    await _with_all_items(connection, page)
+                    async for page in read_pages(connection, _SUBSCRIPTIONS, params)
                 ]
             except MissingError as error:
                 if safe_word(error.param) not in ("customer", NO_WORD):
@@ -285,29 +291,20 @@ class ProviderApi:
         """Return a subscription, which the provider has even of a deleted customer; None for an
         unknown one.
         """
-        path = f"{_SUBSCRIPTIONS}/{quote(subscription_id, safe='')}"
         with self._connected() as connection, suppress(MissingError):
-            now, started = self.clock(), time.monotonic()
-            response = await connection.send("GET", path, {})
-            sent_at = second_sent(response.headers.get("date"), time.monotonic() - started, now)
-            body = await self._whole(connection, response.body)
-            found = _decoded_subscription(body, path, response.request_id)
-            return CustomerSubscriptions(sent_at, (found,))
+            response = await connection.send("GET", _subscription_path(subscription_id), {})
+            body = await _whole(connection, response.body)
+            found = _decoded_subscription(body, _SUBSCRIPTIONS, response.request_id)
+            return CustomerSubscriptions(response.sent_at, (found,))
         return None
 
-    async def seats_of(self, subscription_id: str) -> SeatSubscription | None:
+    async def billed_by(self, subscription_id: str) -> BilledSubscription | None:
         """Return the items of a subscription with their quantities; None for an unknown one."""
-        path = f"{_SUBSCRIPTIONS}/{quote(subscription_id, safe='')}"
         with self._connected() as connection, suppress(MissingError):
-            response = await connection.send("GET", path, {})
-            body = await self._whole(connection, response.body)
-            found = _decode(_SeatBody, body, path, response.request_id)
-            return SeatSubscription(
-                found.status,
-                found.metadata.get(ORG_ID),
-                found.cancel_at_period_end or found.cancel_at is not None,
-                [SeatItem(item.id, item.price.id, item.quantity) for item in found.items.data],
-            )
+            response = await connection.send("GET", _subscription_path(subscription_id), {})
+            body = await _whole(connection, response.body)
+            found = decode_answer(SubscriptionBody, body, _SUBSCRIPTIONS, response.request_id)
+            return found.to_subscription()
         return None
 
     async def set_quantity(
@@ -318,10 +315,11 @@ class ProviderApi:
         idempotency_key: str,
     ) -> None:
         """Set the quantity of an item of a subscription."""
-        path = f"{_SUBSCRIPTIONS}/{quote(subscription_id, safe='')}"
         params = {"items": [{"id": item_id, "quantity": quantity}]}
         with self._connected() as connection:
-            await connection.send("POST", path, params, idempotency_key)
+            await connection.send(
+                "POST", _subscription_path(subscription_id), params, idempotency_key
+            )
 
     async def every_subscription(
         self, after: str | None = None
@@ -336,7 +334,7 @@ class ProviderApi:
         async with aclosing(self._pages(_SUBSCRIPTIONS, {"status": "all"}, after)) as pages:
             async for page in pages:
                 with self._connected() as connection:
-                    whole = await self._with_all_items(connection, page)
+                    whole = await _with_all_items(connection, page)
                 yield [_listed(raw, whole) for raw in whole.objects]
 
     async def checkout_of(
@@ -356,13 +354,12 @@ class ProviderApi:
         params = {"subscription": subscription_id, "limit": 1}
         sessions: list[msgspec.Raw] = []
         with self._connected() as connection, suppress(NotPermittedError, MissingError):
-            response = await connection.send("GET", _CHECKOUTS, params)
-            sessions = _decode(ListBody, response.body, _CHECKOUTS, response.request_id).data
+            sessions = (await read_object(connection, ListBody, _CHECKOUTS, params)).data
         if not sessions:
             return None
         try:
             session = decode_checkout(bytes(sessions[0]), event_id, reference_links=reference_links)
-        except NotACheckoutError as error:
+        except MalformedObjectError as error:
             logger.info(
                 "the checkout session of subscription %s is left out: %s",
                 safe_word(subscription_id),
@@ -402,7 +399,7 @@ class ProviderApi:
         path = f"{_EVENTS}/{quote(event_id, safe='')}"
         with self._connected() as connection, suppress(MissingError):
             response = await connection.send("GET", path, {})
-            found = _decode(ObjectId, response.body, path, response.request_id)
+            found = decode_answer(ObjectId, response.body, path, response.request_id)
             if found.id != event_id:
                 raise malformed(f"{path}: another event", response.request_id)
             return response.body
@@ -412,35 +409,9 @@ class ProviderApi:
         self, path: str, params: Mapping[str, object], after: str | None = None
     ) -> AsyncGenerator[ListPage, None]:
         with self._connected() as connection:
-            reading = read_pages(connection, path, params, self.clock, after)
-            async with aclosing(reading) as pages:
+            async with aclosing(read_pages(connection, path, params, after)) as pages:
                 async for page in pages:
                     yield page
-
-    async def _read_all(
-        self, connection: ProviderConnection, path: str, params: Mapping[str, object]
-    ) -> list[ListPage]:
-        return [page async for page in read_pages(connection, path, params, self.clock)]
-
-    async def _with_all_items(self, connection: ProviderConnection, page: ListPage) -> ListPage:
-        """Return a page of subscriptions, each with all of its items."""
-        objects = [await self._whole(connection, raw) for raw in page.objects]
-        return page._replace(objects=objects)
-
-    async def _whole(self, connection: ProviderConnection, subscription: bytes) -> bytes:
-        """Return a subscription with all of its items: the provider puts only the first into the
-        object, and the rest into a list (https://docs.stripe.com/api/subscription_items/list).
-        """
-        try:
-            head = msgspec.json.decode(subscription, type=_SubscriptionHead)
-        except NOT_JSON:
-            return subscription  # its reader says what is malformed
-        if not head.items.has_more:
-            return subscription
-        pages = await self._read_all(connection, _ITEMS, {"subscription": head.id})
-        items = [msgspec.Raw(item) for page in pages for item in page.objects]
-        fields = msgspec.json.decode(subscription, type=dict[str, msgspec.Raw])
-        return msgspec.json.encode(fields | {"items": {"data": items, "has_more": False}})
 
     @contextmanager
     def _connected(self) -> Iterator[ProviderConnection]:
@@ -450,6 +421,7 @@ class ProviderApi:
                 self.api_base,
                 self.timeout,
                 self.tracing,
+                self.clock,
             )
         try:
             yield self._connection
@@ -462,6 +434,10 @@ def mode_of_key(secret_key: Secret) -> bool | None:
     it.
     """
     return _MODES.get(secret_key.reveal()[:8])
+
+
+def _subscription_path(subscription_id: str) -> str:
+    return f"{_SUBSCRIPTIONS}/{quote(subscription_id, safe='')}"
 
 
 def _checkout_params(request: CheckoutRequest) -> dict[str, object]:
@@ -483,6 +459,7 @@ def _checkout_params(request: CheckoutRequest) -> dict[str, object]:
         "customer": request.customer_id,
         "customer_email": request.customer_email if request.customer_id is None else None,
         "allow_promotion_codes": request.promotion_codes or None,
+        "currency": request.currency,
     }
     if request.tax:
         params["automatic_tax"] = {"enabled": True}
@@ -515,58 +492,72 @@ def _changed_item(action: PortalAction) -> Mapping[str, object]:
     return {"id": action.item_id, "price": action.price_id, "quantity": action.quantity}
 
 
+async def _with_all_items(connection: ProviderConnection, page: ListPage) -> ListPage:
+    """Return a page of subscriptions, each with all of its items."""
+    return page._replace(objects=[await _whole(connection, raw) for raw in page.objects])
+
+
+async def _whole(connection: ProviderConnection, subscription: bytes) -> bytes:
+    """Return a subscription with all of its items: the provider puts only the first into the
+    object, and the rest into a list (https://docs.stripe.com/api/subscription_items/list).
+    """
+    try:
+        head = msgspec.json.decode(subscription, type=_SubscriptionHead)
+    except NOT_JSON:
+        return subscription  # its reader says what is malformed
+    if not head.items.has_more:
+        return subscription
+    pages = [page async for page in read_pages(connection, _ITEMS, {"subscription": head.id})]
+    items = [msgspec.Raw(item) for page in pages for item in page.objects]
+    fields = msgspec.json.decode(subscription, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode(fields | {"items": {"data": items, "has_more": False}})
+
+
 async def _read_price(connection: ProviderConnection, price_id: str) -> ProviderPrice | None:
-    """Return a price; None for an unknown one."""
+    """Return a price with the currencies that it is sold in, which the provider leaves out unless
+    it is asked; None for an unknown one.
+    """
     path = f"{_PRICES}/{quote(price_id, safe='')}"
     with suppress(MissingError):
-        response = await connection.send("GET", path, {})
-        price = _decode(_Price, response.body, _PRICES, response.request_id)
+        price = await read_object(connection, _Price, path, {"expand": ["currency_options"]})
         return ProviderPrice(price.active, price.to_plan_price(price_id), price.is_metered)
     return None
 
 
-def _decode(kind: type[Answer], raw: bytes, path: str, request_id: str | None) -> Answer:
-    """Decode an answer, or an object of one. Raises `ProviderUnavailableError` for a malformed
-    one.
-    """
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except NOT_JSON as error:
-        raise malformed(f"{path}: {error}", request_id) from None
-
-
 def _endpoints(page: ListPage) -> list[ProviderEndpoint]:
-    return [_decode(ProviderEndpoint, raw, _ENDPOINTS, page.request_id) for raw in page.objects]
+    return [
+        decode_answer(ProviderEndpoint, raw, _ENDPOINTS, page.request_id) for raw in page.objects
+    ]
 
 
 def _subscriptions(page: ListPage, customer_id: str) -> list[ProviderSubscription]:
     try:
         subscriptions = list(map(decode_subscription, page.objects))
-    except NotASubscriptionError as error:
+    except MalformedObjectError as error:
         raise malformed(f"{_SUBSCRIPTIONS}: {error}", page.request_id) from None
     if any(subscription.customer_id != customer_id for subscription in subscriptions):
         raise malformed(f"{_SUBSCRIPTIONS}: a subscription of another customer", page.request_id)
     return subscriptions
 
 
-def _made_by(session: "_SessionOutcome", request_id: str | None) -> ProviderSubscription | None:
+def _made_by(session: "_SessionOutcome") -> ProviderSubscription | None:
     """Return the subscription of a session; None for one that has none yet."""
     raw = bytes(session.subscription)
-    return None if raw == b"null" else _decoded_subscription(raw, _CHECKOUTS, request_id)
+    return None if raw == b"null" else _decoded_subscription(raw, _CHECKOUTS, None)
 
 
 def _decoded_subscription(raw: bytes, path: str, request_id: str | None) -> ProviderSubscription:
     try:
         return decode_subscription(raw)
-    except NotASubscriptionError as error:
+    except MalformedObjectError as error:
         raise malformed(f"{path}: {error}", request_id) from None
 
 
 def _listed(raw: bytes, page: ListPage) -> ListedSubscription:
-    known = _decode(_ListedObject, raw, _SUBSCRIPTIONS, page.request_id)
+    known = decode_answer(_ListedObject, raw, _SUBSCRIPTIONS, page.request_id)
     try:
         subscription = decode_subscription(raw)
-    except NotASubscriptionError as error:
+    except MalformedObjectError as error:
         customer_id = known.customer if isinstance(known.customer, str) else None
         return ListedSubscription(
             known.id,
@@ -599,37 +590,27 @@ class _Recurring(msgspec.Struct, frozen=True):
     usage_type: str = "licensed"
 
 
-class _SeatItem(msgspec.Struct):
-    id: str
-    price: ObjectId
-    quantity: int | None = None
-
-
-class _SeatItems(msgspec.Struct):
-    data: list[_SeatItem]
-
-
-class _SeatBody(msgspec.Struct):
-    status: str
-    items: _SeatItems
-    metadata: dict[str, str] = {}
-    cancel_at_period_end: bool = False
-    cancel_at: int | None = None
-
-
 class _SessionOutcome(msgspec.Struct):
     status: str
     subscription: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Price(msgspec.Struct):
+_Currency = Annotated[str, msgspec.Meta(pattern=CURRENCY)]
+
+
+class _CurrencyOption(msgspec.Struct):
+    unit_amount: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class _Price(_CurrencyOption, kw_only=True):
     """A price (https://docs.stripe.com/api/prices/object). ``unit_amount`` is null for tiers and
-    for fractions of a cent; that of a package is not the price of one seat.
+    for fractions of a cent; that of a package is not the price of one seat. ``currency_options``
+    has the price's own currency too.
     """
 
     active: bool
-    currency: Annotated[str, msgspec.Meta(pattern="^[a-z]{3}$")]
-    unit_amount: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    currency: _Currency
+    currency_options: dict[_Currency, _CurrencyOption] = {}
     recurring: _Recurring | None = None
     transform_quantity: dict[str, object] | None = None
 
@@ -642,13 +623,23 @@ class _Price(msgspec.Struct):
         if period is None:
             return None
         is_by_use = self.is_metered or self.transform_quantity is not None
+        amounts = {
+            currency: None if is_by_use else option.unit_amount
+            for currency, option in ({self.currency: self} | self._other_options).items()
+        }
         return PlanPrice(
             price_id,
             period.interval,
             period.interval_count,
             self.currency,
-            None if is_by_use else self.unit_amount,
+            amounts[self.currency],
+            tuple(CurrencyAmount(*each) for each in amounts.items()),
         )
+
+    @property
+    def _other_options(self) -> dict[str, _CurrencyOption]:
+        options = sorted(self.currency_options.items())
+        return {currency: option for currency, option in options if currency != self.currency}
 
 
 class _NestedList(msgspec.Struct):
@@ -712,7 +703,15 @@ def _refusal(error: RequestRejectedError, said: str | None) -> errors.ProviderRe
         said=said,
         of_key=status in _KEY_REFUSALS,
         is_customer_missing=is_of_customer and not is_of_other_mode,
+        currency_of=_currency_of(error, said or ""),
     )
+
+
+def _currency_of(error: RequestRejectedError, said: str) -> errors.CurrencyOwner | None:
+    """Return what has other currencies than the request's, if the provider refuses that."""
+    if _CUSTOMER_CURRENCY.search(said):
+        return "customer"
+    return "price" if error.param == "currency" or _CURRENCY.search(said) else None
 
 
 def _message(value: object) -> str | None:
@@ -721,6 +720,5 @@ def _message(value: object) -> str | None:
     """
     if not isinstance(value, str):
         return None
-    printable = "".join(each if each.isprintable() else " " for each in value)
-    line = _MAIL_ADDRESS.sub("(mail address)", " ".join(printable.split()))
+    line = _MAIL_ADDRESS.sub("(mail address)", one_line(value))
     return line[:_LONGEST_MESSAGE] or None

@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+import math
 import random
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Final, Literal, NamedTuple
@@ -14,7 +17,9 @@ import httpx2
 import msgspec
 
 from tenantry import __version__
+from tenantry.common.clock import EPOCH_MAX, Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
+from tenantry.common.http import parse_http_date
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
 from tenantry.integrations.http_client import (
@@ -37,14 +42,13 @@ logger = logging.getLogger(__name__)
 
 
 class ProviderResponse(NamedTuple):
-    """A response with a status of 2xx."""
+    """A response with a status of 2xx, and the second of the provider's clock in which it was
+    requested.
+    """
 
     body: bytes
-    headers: Mapping[str, str]
-
-    @property
-    def request_id(self) -> str | None:
-        return self.headers.get("request-id")
+    request_id: str | None
+    sent_at: int
 
 
 @dataclass
@@ -93,7 +97,7 @@ class ProviderConnection:
     event loop.
 
     ``timeout`` is that of one try, in seconds. Redirects are not followed: they would carry the API
-    key elsewhere.
+    key elsewhere. ``clock`` counts only where a response has no date.
     """
 
     def __init__(
@@ -102,12 +106,12 @@ class ProviderConnection:
         api_base: str,
         timeout: float,
         tracing: Tracing | None = None,
-        retries: int = _RETRIES,
+        clock: Clock = system_clock,
     ) -> None:
         self._secret_key = secret_key
         self._api_base = api_base.rstrip("/")
         self._timeout = timeout
-        self._retries = retries
+        self._clock = clock
         self._client = new_http_client(timeout, peer="payment provider", tracing=tracing)
 
     async def aclose(self) -> None:
@@ -135,7 +139,7 @@ class ProviderConnection:
         if method == "POST":
             headers["Idempotency-Key"] = idempotency_key or str(uuid.uuid4())
         send_once = partial(self._send_once, method, path, dict(form_fields(params)), headers)
-        for retry in range(self._retries):
+        for retry in range(_RETRIES):
             try:
                 return await send_once()
             except RequestRejectedError as error:
@@ -158,6 +162,7 @@ class ProviderConnection:
             params=fields if method == "GET" else None,
             data=fields if method == "POST" else None,
         )
+        now, started = self._clock(), time.monotonic()
         try:
             async with asyncio.timeout(self._timeout):
                 response = await self._client.send(request, stream=True)
@@ -169,7 +174,26 @@ class ProviderConnection:
             raise RequestRejectedError(0, cause, is_temporary=True) from None
         if not response.is_success:
             raise _rejection(response, body)
-        return ProviderResponse(body, response.headers)
+        sent_at = second_sent(response.headers.get("date"), time.monotonic() - started, now)
+        return ProviderResponse(body, response.headers.get("request-id"), sent_at)
+
+
+def second_sent(
+    date: str | None,
+    elapsed: float,
+    sent_at: datetime,
+) -> int:
+    """Return the second of the provider's clock in which a request was sent, or an earlier one
+    (Unix time).
+
+    ``date`` is the header of a response that took ``elapsed`` seconds: the provider wrote it within
+    that time. Where it is missing or malformed, our own clock counts: ``sent_at``.
+    """
+    answered = parse_http_date(date or "")
+    if answered is None:
+        return int(sent_at.timestamp())
+    second = int(answered.timestamp()) - math.ceil(elapsed)
+    return second if 0 <= second <= EPOCH_MAX else int(sent_at.timestamp())
 
 
 def form_fields(params: Mapping[str, object]) -> Iterator[tuple[str, str]]:

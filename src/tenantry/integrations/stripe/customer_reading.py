@@ -11,14 +11,14 @@ import msgspec
 from tenantry.common.clock import EPOCH_MAX, from_epoch
 from tenantry.domain.billing.customer_account import (
     BilledItem,
+    BilledSubscription,
     CustomerAccount,
     CustomerInvoice,
-    LiveSubscription,
     NextCharge,
     PaymentMethodSummary,
 )
-from tenantry.domain.billing.seats import UNCHANGEABLE
-from tenantry.integrations.stripe.answers import read_pages
+from tenantry.domain.billing.state import UNBEGUN_OR_OVER
+from tenantry.integrations.stripe.answers import ObjectId, read_object, read_pages
 from tenantry.integrations.stripe.connection import (
     NotPermittedError,
     ProviderConnection,
@@ -48,20 +48,22 @@ async def read_customer(connection: ProviderConnection, customer_id: str) -> Cus
             unreadable.append(name)
             return None
 
-    bodies, method, invoices = await asyncio.gather(
+    bodies, customer, invoices = await asyncio.gather(
         permitted(_read_subscriptions(connection, customer_id), "subscriptions"),
-        permitted(_read_payment_method(connection, customer_id), "the payment method"),
+        permitted(_read_customer(connection, customer_id), "the payment method"),
         permitted(_read_invoices(connection, customer_id), "invoices"),
     )
-    subscriptions = [body.to_subscription() for body in bodies or ()]
+    bodies, customer = bodies or [], customer or _Customer()
+    subscriptions = [body.to_subscription() for body in bodies]
     renewed = [each.id for each in subscriptions if not each.is_ending]
     charges = await permitted(_read_next_charges(connection, renewed), "the next charge")
     return CustomerAccount(
         tuple(subscriptions),
-        _method_of_first(bodies or ()) or method,
+        _method_of_first(bodies) or customer.payment_method,
         tuple(charges or ()),
         tuple(invoices or ()),
         tuple(sorted(unreadable)),
+        customer.currency or _currency_of_first(bodies),
     )
 
 
@@ -69,6 +71,10 @@ def _method_of_first(bodies: Iterable["_Subscription"]) -> PaymentMethodSummary 
     """Return the payment method of the first subscription that has its own."""
     own = (body.default_payment_method for body in bodies)
     return next((method.to_summary() for method in own if method), None)
+
+
+def _currency_of_first(bodies: Iterable["_Subscription"]) -> str | None:
+    return next((body.currency for body in bodies), None)
 
 
 async def _read_subscriptions(
@@ -82,28 +88,22 @@ async def _read_subscriptions(
     async with aclosing(read_pages(connection, "/v1/subscriptions", params)) as pages:
         async for page in pages:
             listed = [msgspec.json.decode(raw, type=_Subscription) for raw in page.objects]
-            found += [each for each in listed if each.status not in UNCHANGEABLE]
+            found += [each for each in listed if each.status not in UNBEGUN_OR_OVER]
             if len(found) >= _MOST_SUBSCRIPTIONS:
                 break
     return found[:_MOST_SUBSCRIPTIONS]
 
 
-async def _read_payment_method(
-    connection: ProviderConnection, customer_id: str
-) -> PaymentMethodSummary | None:
+async def _read_customer(connection: ProviderConnection, customer_id: str) -> "_Customer":
     params = {"expand": ["invoice_settings.default_payment_method"]}
     path = f"/v1/customers/{quote(customer_id, safe='')}"
-    response = await connection.send("GET", path, params)
-    customer = msgspec.json.decode(response.body, type=_Customer)
-    method = customer.invoice_settings.default_payment_method
-    return None if method is None else method.to_summary()
+    return await read_object(connection, _Customer, path, params)
 
 
 async def _read_invoices(connection: ProviderConnection, customer_id: str) -> list[CustomerInvoice]:
     params = {"customer": customer_id, "limit": _MOST_INVOICES}
-    response = await connection.send("GET", _INVOICES, params)
-    invoices = msgspec.json.decode(response.body, type=_Invoices).data[:_MOST_INVOICES]
-    return [each.to_invoice() for each in invoices]
+    listed = await read_object(connection, _Invoices, _INVOICES, params)
+    return [each.to_invoice() for each in listed.data[:_MOST_INVOICES]]
 
 
 async def _read_next_charges(
@@ -162,15 +162,17 @@ class _Customer(msgspec.Struct):
     """A customer; of a deleted one the provider tells only that."""
 
     invoice_settings: _InvoiceSettings = _NO_SETTINGS
+    currency: str | None = None
 
-
-class _ItemPrice(msgspec.Struct):
-    id: str
+    @property
+    def payment_method(self) -> PaymentMethodSummary | None:
+        method = self.invoice_settings.default_payment_method
+        return None if method is None else method.to_summary()
 
 
 class _Item(msgspec.Struct):
     id: str
-    price: _ItemPrice
+    price: ObjectId
     quantity: int | None = None
 
 
@@ -178,18 +180,29 @@ class _Items(msgspec.Struct):
     data: list[_Item]
 
 
-class _Subscription(msgspec.Struct):
+class SubscriptionBody(msgspec.Struct, kw_only=True):
+    """What a subscription bills, and whether it goes on."""
+
     id: str
     status: str
     items: _Items
+    metadata: dict[str, str] = {}
     cancel_at_period_end: bool = False
     cancel_at: int | None = None
-    default_payment_method: _PaymentMethod | None = None
 
-    def to_subscription(self) -> LiveSubscription:
-        items = [BilledItem(each.id, each.price.id, each.quantity) for each in self.items.data]
-        is_ending = self.cancel_at_period_end or self.cancel_at is not None
-        return LiveSubscription(self.id, tuple(items), is_ending)
+    def to_subscription(self) -> BilledSubscription:
+        return BilledSubscription(
+            self.id,
+            self.status,
+            self.metadata.get("orgId"),
+            tuple(BilledItem(each.id, each.price.id, each.quantity) for each in self.items.data),
+            is_ending=self.cancel_at_period_end or self.cancel_at is not None,
+        )
+
+
+class _Subscription(SubscriptionBody, kw_only=True):
+    default_payment_method: _PaymentMethod | None = None
+    currency: str | None = None
 
 
 class _Preview(msgspec.Struct):

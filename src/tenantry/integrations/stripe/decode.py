@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from tenantry.common.clock import EPOCH_MAX
 from tenantry.common.encoding import NOT_JSON
@@ -21,20 +22,24 @@ from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import (
     BillingEvent,
     PreviousFact,
+    Reversal,
     SubscriptionDetails,
     SubscriptionItem,
 )
 from tenantry.domain.billing.snapshot import ProviderSubscription
+from tenantry.domain.billing_months import unclipped
 from tenantry.domain.tenants import is_tenant_id
 
 _LARGEST_AMOUNT: Final = 2**63 - 1
 _UPDATED: Final = ev.SUBSCRIPTION_UPDATED.encode()
 _CANCELED: Final = "canceled"
 _SUBSCRIPTION_MODE: Final = "subscription"
+_SUCCEEDED: Final = "succeeded"
 # an even number of backslashes before it are texts themselves
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _REQUIRED: Final = ("subscription_id", "customer_id", "subscription_created")
 
+_PLAIN_ID: Final = re.compile("[!-~]+")
 _LONGEST_TEXT: Final = 255
 _MOST_ITEMS: Final = 100
 """More than the provider allows in a subscription."""
@@ -53,12 +58,13 @@ class NotAnEventError(ValueError):
     """The body is not a JSON event."""
 
 
-class NotASubscriptionError(ValueError):
-    """The object is not a valid subscription; the message says why, without its values."""
+class MalformedObjectError(ValueError):
+    """A required value of an object is missing or malformed; the message says which, without its
+    values.
+    """
 
 
-class NotACheckoutError(ValueError):
-    """The object is not a valid checkout session; the message says why, without its values."""
+_MALFORMED: Final = (*NOT_JSON, MalformedObjectError)
 
 
 class _Data(Struct):
@@ -135,6 +141,10 @@ class _PauseCollection(Struct):
     behavior: _Text | None = None
 
 
+class _AnchorConfig(Struct):
+    day_of_month: Annotated[int, Meta(ge=1, le=31)] | None = None
+
+
 class _SubscriptionObject(Struct):
     status: _Text
     id: _Text | None = None
@@ -149,14 +159,12 @@ class _SubscriptionObject(Struct):
     trial_end: _Moment | None = None
     ended_at: _Moment | None = None
     pause_collection: _PauseCollection | None = None
+    billing_cycle_anchor: _Moment | None = None
+    billing_cycle_anchor_config: _AnchorConfig | None = None
 
     @property
     def listed_items(self) -> list[_Item]:
         return self.items.data if self.items else []
-
-
-class _FormerItems(Struct):
-    data: list[_Item] = []
 
 
 class _FormerPause(Struct):
@@ -174,9 +182,10 @@ class _Previous(Struct):
     cancel_at: _Moment | UnsetType | None = UNSET
     trial_end: _Moment | UnsetType | None = UNSET
     current_period_start: _Moment | UnsetType | None = UNSET
+    billing_cycle_anchor: _Moment | UnsetType | None = UNSET
     pause_collection: _FormerPause | UnsetType | None = UNSET
     metadata: dict[str, Any] | UnsetType | None = UNSET
-    items: _FormerItems | UnsetType = UNSET
+    items: _Items | UnsetType = UNSET
     quantity: Any = UNSET
     plan: Any = UNSET
     """Old names of the only item's quantity and price, which count without ``items``: null where
@@ -208,6 +217,8 @@ class _Invoice(Struct):
     currency: _Text | None = None
     subscription: _Text | _Ref | None = None
     parent: _Parent | None = None
+    charge: _Text | _Ref | None = None
+    payment_intent: _Text | _Ref | None = None
 
     @property
     def any_subscription(self) -> str | _Ref | None:
@@ -216,12 +227,40 @@ class _Invoice(Struct):
         return self.subscription or (details.subscription if details else None)
 
 
-class _DeletedCustomer(Struct):
-    id: _Text
+class _ReversalObject(Struct):
+    """A refund or a dispute (https://docs.stripe.com/api/refunds/object,
+    https://docs.stripe.com/api/disputes/object).
+    """
+
+    id: _Text | None = None
+    amount: _Count | None = None
+    charge: _Text | _Ref | None = None
+    payment_intent: _Text | _Ref | None = None
+    currency: _Text | None = None
+    status: _Text | None = None
+    reason: _Text | None = None
+    failure_reason: _Text | None = None
+    created: _Moment = 0
 
 
-class _CreatedObject(Struct):
-    created: _Moment
+class _Refunds(Struct):
+    data: list[_ReversalObject] = []
+
+
+class _Charge(Struct):
+    """A charge with refunds, which it lists before API version 2022-11-15."""
+
+    id: _Text | None = None
+    amount_refunded: _Count | None = None
+    payment_intent: _Text | _Ref | None = None
+    customer: _Text | _Ref | None = None
+    invoice: _Text | _Ref | None = None
+    currency: _Text | None = None
+    refunds: _Refunds | None = None
+
+
+class _FormerCharge(Struct):
+    amount_refunded: _Count | None = None
 
 
 class _CheckoutSession(Struct):
@@ -230,6 +269,7 @@ class _CheckoutSession(Struct):
     subscription: _Text | _Ref | None = None
     metadata: dict[str, Any] | None = None
     client_reference_id: str | None = None
+    created: _Moment | None = None
 
 
 _OTHER_SUBSCRIPTIONS: Final[Mapping[str, type[_SubscriptionObject]]] = {
@@ -288,7 +328,7 @@ def _facts_or_problem(
         return {"is_thin": True}
     try:
         return _facts(envelope, reference_links=reference_links)
-    except (*NOT_JSON, _MalformedError) as error:
+    except _MALFORMED as error:
         return {"problem": f"The event's object cannot be used: {error}"}
 
 
@@ -334,17 +374,17 @@ def _decode_thin(body: bytes) -> _Envelope[None] | None:
 
 
 def decode_subscription(raw: bytes) -> ProviderSubscription:
-    """Decode a subscription. Raises `NotASubscriptionError`, also for a tenant id that cannot be
+    """Decode a subscription. Raises `MalformedObjectError`, also for a tenant id that cannot be
     one.
     """
     try:
         facts = _subscription_facts(
             _decode(_SubscriptionObject, raw, *_SubscriptionObject.__struct_fields__)
         )
-    except (*NOT_JSON, _MalformedError) as error:
-        raise NotASubscriptionError(str(error)) from error
+    except _MALFORMED as error:
+        raise MalformedObjectError(str(error)) from error
     if any(facts[name] in (None, "") for name in _REQUIRED):
-        raise NotASubscriptionError("its id, customer or time of creation is missing")
+        raise MalformedObjectError("its id, customer or time of creation is missing")
     return ProviderSubscription(
         id=facts.pop("subscription_id"),
         created=facts.pop("subscription_created"),
@@ -360,23 +400,16 @@ def decode_checkout(
 ) -> BillingEvent:
     """Decode a checkout session as the event of its completion, as `decode_event` does.
 
-    Raises `NotACheckoutError`.
+    Raises `MalformedObjectError`.
     """
     try:
-        created = _decode(_CreatedObject, raw, "created").created
-        facts = _checkout_facts(raw, reference_links=reference_links)
-    except (*NOT_JSON, _MalformedError) as error:
-        raise NotACheckoutError(str(error)) from error
-    return BillingEvent(
-        id=event_id,
-        type=ev.CHECKOUT_COMPLETED,
-        created=created,
-        **facts,
-    )
-
-
-class _MalformedError(ValueError):
-    """A required value of the object is malformed."""
+        session = _decode_checkout(raw)
+        facts = _checkout_facts(session, reference_links=reference_links)
+    except _MALFORMED as error:
+        raise MalformedObjectError(str(error)) from error
+    if session.created is None:
+        raise MalformedObjectError("its time of creation is missing")
+    return BillingEvent(id=event_id, type=ev.CHECKOUT_COMPLETED, created=session.created, **facts)
 
 
 def _facts(
@@ -391,14 +424,20 @@ def _facts(
     if name in _OTHER_SUBSCRIPTIONS:
         return _subscription_facts(_decode(_OTHER_SUBSCRIPTIONS[name], raw, "metadata"))
     if name in ev.CHECKOUT_TYPES:
-        return _checkout_facts(raw, reference_links=reference_links)
+        return _checkout_facts(_decode_checkout(raw), reference_links=reference_links)
+    if name in ev.REVERSAL_TYPES:
+        return _reversal_facts(raw, name, bytes(data.previous_attributes))
+    return _facts_without_tenant(raw, name)
+
+
+def _facts_without_tenant(raw: bytes, name: str) -> dict[str, Any]:
     if name in ev.INVOICE_TYPES:
         return _invoice_facts(_decode(_Invoice, raw, "customer"), name)
     return _customer_facts(raw) if name == ev.CUSTOMER_DELETED else {}
 
 
 def _customer_facts(raw: bytes) -> dict[str, Any]:
-    return {"customer_id": _decode(_DeletedCustomer, raw, "id").id or None}
+    return {"customer_id": _decode(_Ref, raw, "id").id or None}
 
 
 def _update_facts(subscription: _SubscriptionObject, previous: msgspec.Raw) -> dict[str, Any]:
@@ -423,16 +462,16 @@ def _decode_valid_fields(kind: type[Object], raw: bytes, required: Collection[st
         if field.name in given:
             try:
                 known[field.name] = _decode_field(given[field.name], field.type)
-            except (*NOT_JSON, _MalformedError) as error:
+            except _MALFORMED as error:
                 if field.name in required:
-                    raise _MalformedError(f"{field.name}: {error}") from error
+                    raise MalformedObjectError(f"{field.name}: {error}") from error
     return msgspec.convert(known, kind)
 
 
 def _decode_field(raw: bytes, kind: object) -> object:
     value = msgspec.json.decode(raw, type=kind)
     if not isinstance(value, dict) and _has_nul(msgspec.json.encode(value)):
-        raise _MalformedError("a text contains NUL")
+        raise MalformedObjectError("a text contains NUL")
     return value
 
 
@@ -449,7 +488,7 @@ def _updated_subscription(raw: bytes) -> _SubscriptionObject:
     raws = items.data if items else []
     decoded = [_decode(_Item, bytes(item), *needed) for item in raws[:1]]
     for item in raws[1:]:
-        with suppress(*NOT_JSON, _MalformedError):
+        with suppress(*_MALFORMED):
             decoded.append(_decode(_Item, bytes(item)))
     subscription.items = _Items(decoded, items.has_more if items else False)
     return subscription
@@ -488,7 +527,15 @@ def _details(
         pause.behavior if pause else None,
         subscription.ended_at,
         is_truncated=is_truncated,
+        anchor=_anchor(subscription),
     )
+
+
+def _anchor(subscription: _SubscriptionObject) -> int | None:
+    anchor, config = subscription.billing_cycle_anchor, subscription.billing_cycle_anchor_config
+    if anchor is None or config is None or config.day_of_month is None:
+        return anchor
+    return unclipped(anchor, config.day_of_month)
 
 
 def _several_items(items: Sequence[_Item]) -> tuple[SubscriptionItem, ...]:
@@ -535,6 +582,7 @@ def _previous(
         "period_start": before.current_period_start,
         "cancel_at": before.cancel_at,
         "trial_end": before.trial_end,
+        "anchor": before.billing_cycle_anchor,
         "pause": _former_pause(before.pause_collection),
         "org_id": _former_org_id(before.metadata),
     }
@@ -615,12 +663,82 @@ def _invoice_facts(invoice: _Invoice, event_type: str) -> dict[str, Any]:
         "details": SubscriptionDetails(
             next_attempt=invoice.next_payment_attempt if is_failure else None
         ),
+        "payments": _payments(invoice.charge, invoice.payment_intent),
     }
 
 
-def _checkout_facts(raw: bytes, *, reference_links: bool) -> dict[str, Any]:
-    """Decode a checkout session; only one for a subscription needs more than its mode."""
-    session = _decode_checkout(raw)
+def _payments(*references: str | _Ref | None) -> tuple[str, ...]:
+    """Return the ids of a charge and a payment intent, without those that no provider makes."""
+    return tuple(each for each in map(_reference, references) if each and _PLAIN_ID.fullmatch(each))
+
+
+def _reversal_facts(raw: bytes, event_type: str, previous: bytes) -> dict[str, Any]:
+    if event_type == ev.CHARGE_REFUNDED:
+        return _charge_facts(raw, previous)
+    found = _decode(_ReversalObject, raw, "id", "amount", "charge", "payment_intent")
+    status = found.status or _default_status(event_type)
+    if not found.id or found.amount is None or status is None:
+        raise MalformedObjectError("its id, amount or status is missing")
+    return _facts_of_reversal(found, status, found.amount)
+
+
+def _facts_of_reversal(found: _ReversalObject, status: str, amount: int | None) -> dict[str, Any]:
+    charge_id, payment_intent_id = _reference(found.charge), _reference(found.payment_intent)
+    reversal = Reversal(
+        found.id,
+        status,
+        amount,
+        charge_id,
+        payment_intent_id,
+        found.reason,
+        found.failure_reason,
+    )
+    payments = _payments(charge_id, payment_intent_id)
+    return {"payments": payments, "reversal": reversal, "currency": found.currency}
+
+
+def _default_status(event_type: str) -> str | None:
+    """Return the status of a refund that has none, as of some payment methods."""
+    if event_type in ev.DISPUTE_TYPES:
+        return None
+    return "failed" if event_type == ev.REFUND_FAILED else _SUCCEEDED
+
+
+def _charge_facts(raw: bytes, previous: bytes) -> dict[str, Any]:
+    """Return the facts of the newest refund of a charge, as far as the charge says them."""
+    charge = _decode(_Charge, raw, "id", "customer", "payment_intent", "amount_refunded")
+    if not charge.id or charge.amount_refunded is None:
+        raise MalformedObjectError("its id or amount_refunded is missing")
+    refund = _newest_refund(charge)
+    if refund.amount is None and (former := _former_total(previous)) is not None:
+        refund.amount = max(0, charge.amount_refunded - former)
+    facts = _facts_of_reversal(refund, refund.status or _SUCCEEDED, refund.amount)
+    if refund.amount is None:
+        facts["reversal"] = replace(facts["reversal"], total=charge.amount_refunded)
+    customer_id, invoice_id = _reference(charge.customer), _reference(charge.invoice)
+    return facts | {"customer_id": customer_id, "invoice_id": invoice_id}
+
+
+def _newest_refund(charge: _Charge) -> _ReversalObject:
+    """Return the newest refund that a charge lists; one without id and amount if it lists none."""
+    listed = charge.refunds.data if charge.refunds else []
+    usable = [each for each in listed if each.id and each.amount is not None]
+    newest = max(usable, key=lambda each: each.created, default=_ReversalObject())
+    newest.charge, newest.payment_intent = charge.id, charge.payment_intent
+    newest.currency = charge.currency
+    return newest
+
+
+def _former_total(previous: bytes) -> int | None:
+    """Return what was refunded of a charge before; None if the event does not say."""
+    try:
+        return msgspec.json.decode(previous, type=_FormerCharge).amount_refunded
+    except NOT_JSON:
+        return None
+
+
+def _checkout_facts(session: _CheckoutSession, *, reference_links: bool) -> dict[str, Any]:
+    """Return the facts of a session; only one for a subscription has more than two."""
     facts = {"checkout_mode": session.mode, "customer_id": _reference(session.customer)}
     if session.mode != _SUBSCRIPTION_MODE:
         return facts
@@ -635,9 +753,10 @@ def _checkout_facts(raw: bytes, *, reference_links: bool) -> dict[str, Any]:
 
 
 def _decode_checkout(raw: bytes) -> _CheckoutSession:
+    """Decode a checkout session; only one for a subscription needs more than its mode."""
     try:
         return _decode(_CheckoutSession, raw, "mode", "customer", "metadata")
-    except _MalformedError:
+    except MalformedObjectError:
         session = _decode(_CheckoutSession, raw, "mode")
         if session.mode == _SUBSCRIPTION_MODE:
             raise
@@ -648,7 +767,7 @@ def _org_id(metadata: dict[str, Any] | None) -> str | None:
     given = (metadata or {}).get("orgId")
     org_id = _tenant_id(given)
     if org_id is None and given not in (None, ""):
-        raise _MalformedError("metadata.orgId is not a tenant id")
+        raise MalformedObjectError("metadata.orgId is not a tenant id")
     return org_id
 
 

@@ -19,9 +19,14 @@ CREATE TABLE tenants (
     created_at               timestamptz NOT NULL DEFAULT now(),
     updated_at               timestamptz NOT NULL DEFAULT now(),
     suspended_at             timestamptz,
+    -- Why it is suspended, for its people: in the operator's words, empty if the operator gave no
+    -- reason; NULL while it is not suspended.
+    suspension               text,
     deleted_at               timestamptz,
     -- The IANA name of the zone in which pages show times; NULL: that of each reader.
     time_zone                text,
+    -- Its people get no reminders of API keys by mail.
+    leaves_key_mails         boolean NOT NULL DEFAULT false,
 
     owner_id                 text NOT NULL,
     owner_email              text NOT NULL,
@@ -54,7 +59,10 @@ CREATE TABLE tenants (
     reconciled_at            timestamptz,
     -- The checkout session to end before another one: the last one, or with SUBSCRIPTIONS=each the
     -- last one that offered a trial.
-    last_checkout            text
+    last_checkout            text,
+    -- Members were removed before their data was erased: they are rejected by an HMAC of their ids.
+    rejects_erased           boolean NOT NULL DEFAULT false,
+    CHECK ((suspended_at IS NULL) = (suspension IS NULL))
 ) WITH (fillfactor = 70);
 
 CREATE INDEX tenants_deleted ON tenants (deleted_at) WHERE deleted_at IS NOT NULL;
@@ -73,17 +81,19 @@ CREATE INDEX tenants_by_more_access_ends ON tenants (id) WHERE json_array_length
 AUDIT = """
 -- Who changed what. No foreign key to what was changed: the trail outlives it, but not its tenant.
 CREATE TABLE audit_events (
-    id         text COLLATE "C" PRIMARY KEY,
-    org_id     text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
-    at         timestamptz NOT NULL,
-    action     text NOT NULL,
-    actor_kind text NOT NULL,
-    actor_id   text,
-    address    text,
-    request_id text,
-    target_id  text NOT NULL,
-    before     jsonb,
-    after      jsonb
+    id           text COLLATE "C" PRIMARY KEY,
+    org_id       text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    at           timestamptz NOT NULL,
+    action       text NOT NULL,
+    actor_kind   text NOT NULL,
+    actor_id     text,
+    on_behalf_of text,
+    reason       text,
+    address      text,
+    request_id   text,
+    target_id    text NOT NULL,
+    before       jsonb,
+    after        jsonb
 );
 CREATE INDEX audit_events_of_tenant ON audit_events (org_id, at DESC, id DESC);
 CREATE INDEX audit_events_of_target ON audit_events (org_id, target_id, at DESC, id DESC);
@@ -93,9 +103,16 @@ CREATE INDEX audit_events_of_actor ON audit_events (org_id, actor_id, at DESC, i
 CREATE INDEX audit_events_of_leaks ON audit_events (org_id, target_id, at)
     WHERE action = 'api_key.leak_reported';
 
--- Entries never change, and go only after the end of their tenant, also for the table's owner.
+-- Entries change only by the erasure of a person, and go only after the end of their tenant, also
+-- for the table's owner.
 CREATE FUNCTION keep_audit_events() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    IF TG_OP = 'UPDATE'
+       AND EXISTS (SELECT FROM erasures WHERE ended_at IS NULL)
+       AND NEW IS NOT DISTINCT FROM erased_entry(OLD)
+    THEN
+        RETURN NEW;
+    END IF;
     IF TG_OP = 'DELETE'
        AND NOT EXISTS (SELECT FROM tenants WHERE id = OLD.org_id AND deleted_at IS NULL)
     THEN
@@ -107,6 +124,101 @@ CREATE TRIGGER audit_events_are_kept BEFORE UPDATE OR DELETE ON audit_events
     FOR EACH ROW EXECUTE FUNCTION keep_audit_events();
 CREATE TRIGGER audit_events_are_not_emptied BEFORE TRUNCATE ON audit_events
     FOR EACH STATEMENT EXECUTE FUNCTION keep_audit_events();
+
+-- What the operator's people did. No foreign key: it outlives its tenant.
+CREATE TABLE operator_acts (
+    id         text COLLATE "C" PRIMARY KEY,
+    at         timestamptz NOT NULL,
+    action     text NOT NULL,
+    org_id     text COLLATE "C",
+    target_id  text NOT NULL,
+    reason     text,
+    address    text,
+    request_id text,
+    issuer     text NOT NULL,
+    subject    text NOT NULL,
+    name       text
+);
+CREATE INDEX operator_acts_by_time ON operator_acts (at DESC, id DESC);
+CREATE INDEX operator_acts_of_tenant ON operator_acts (org_id, at DESC, id DESC);
+CREATE INDEX operator_acts_of_person ON operator_acts (subject, at DESC, id DESC);
+"""
+
+ERASURES = """
+-- People whose data was erased. While that is under way, the row has what is looked for: the person,
+-- regular expressions for texts, user ids, and what takes the place of each. Then nothing of that stays.
+CREATE TABLE erasures (
+    id           text COLLATE "C" PRIMARY KEY,
+    begun_at     timestamptz NOT NULL,
+    ended_at     timestamptz,
+    person       json,
+    patterns     text[],
+    loose        text, -- finds all that any of the patterns finds, and more, but far faster
+    replacements text[],
+    subjects     text[],
+    aliases      text[],
+    CHECK (num_nonnulls(ended_at, person) = 1),
+    CHECK (num_nonnulls(person, patterns, loose, replacements, subjects, aliases) IN (0, 6))
+);
+CREATE UNIQUE INDEX erasures_under_way ON erasures ((ended_at IS NULL)) WHERE ended_at IS NULL;
+
+CREATE FUNCTION erased_text(value text, patterns text[], replacements text[]) RETURNS text
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+    FOR i IN 1 .. cardinality(patterns) LOOP
+        value := regexp_replace(value, patterns[i], replacements[i], 'g');
+    END LOOP;
+    RETURN value;
+END $$;
+
+CREATE FUNCTION erased_id(value text, subjects text[], aliases text[]) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(aliases[array_position(subjects, value)], value)
+$$;
+
+-- An entry of the trail without the person whose erasure is under way.
+CREATE FUNCTION erased_entry(entry audit_events) RETURNS audit_events LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    e erasures;
+BEGIN
+    SELECT * INTO STRICT e FROM erasures WHERE ended_at IS NULL;
+    IF entry.actor_kind = 'user' AND entry.actor_id = ANY (e.subjects) THEN
+        entry.address := NULL;
+    END IF;
+    entry.actor_id := erased_text(erased_id(entry.actor_id, e.subjects, e.aliases), e.patterns, e.replacements);
+    entry.on_behalf_of :=
+        erased_text(erased_id(entry.on_behalf_of, e.subjects, e.aliases), e.patterns, e.replacements);
+    entry.reason := erased_text(entry.reason, e.patterns, e.replacements);
+    entry.request_id := erased_text(entry.request_id, e.patterns, e.replacements);
+    entry.target_id := erased_text(entry.target_id, e.patterns, e.replacements);
+    entry.before := erased_text(entry.before::text, e.patterns, e.replacements)::jsonb;
+    entry.after := erased_text(entry.after::text, e.patterns, e.replacements)::jsonb;
+    RETURN entry;
+END $$;
+
+-- The only way to change entries: without the person whose erasure is under way, in the pages from
+-- `first` up to `last`. Returns the tenants of the changed ones.
+CREATE FUNCTION erase_from_audit_events(first tid, last tid) RETURNS SETOF text
+LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    e erasures;
+BEGIN
+    SELECT * INTO STRICT e FROM erasures WHERE ended_at IS NULL;
+    RETURN QUERY
+    UPDATE audit_events a
+       SET (actor_id, on_behalf_of, reason, address, request_id, target_id, before, after) =
+           (SELECT c.actor_id, c.on_behalf_of, c.reason, c.address, c.request_id, c.target_id, c.before, c.after
+              FROM erased_entry(a) c)
+     WHERE a.ctid >= first AND a.ctid < last
+       AND (a.actor_id = ANY (e.subjects)
+            OR a.on_behalf_of = ANY (e.subjects)
+            OR CASE WHEN concat_ws(chr(10), a.actor_id, a.on_behalf_of, a.reason, a.request_id, a.target_id,
+                                   a.before, a.after) ~ e.loose
+                    THEN concat_ws(chr(10), a.actor_id, a.on_behalf_of, a.reason, a.request_id, a.target_id,
+                                   a.before, a.after) ~ array_to_string(e.patterns, '|') END)
+    RETURNING a.org_id::text;
+END $$;
+REVOKE ALL ON FUNCTION erase_from_audit_events FROM PUBLIC;
 """
 
 # A role that does not own the tables may remove a tenant and its audit trail, once the tenant was
@@ -187,6 +299,9 @@ CREATE INDEX memberships_active ON memberships (issuer, subject, tenant_id)
 -- For a user's own list, newest first.
 CREATE INDEX memberships_of_user ON memberships (issuer, subject, created_at DESC, id DESC)
     WHERE removed_at IS NULL;
+-- For the operator, who finds organizations by their people.
+-- In lower case, so that no lookup of a request takes it.
+CREATE INDEX memberships_of_subject ON memberships (lower(subject)) WHERE removed_at IS NULL;
 CREATE INDEX memberships_founded ON memberships (issuer, subject) WHERE founded;
 -- For the number of a tenant's members: the rows of removed users stay, however many they become.
 CREATE INDEX memberships_current ON memberships (tenant_id, issuer) WHERE removed_at IS NULL;
@@ -246,6 +361,12 @@ CREATE TABLE api_keys (
     -- strings. Null where they store nothing.
     external_id       text COLLATE "C",
     metadata          json,
+    -- The addresses and networks from which the key may be used. Null is any.
+    allowed_addresses text[],
+    -- False for a key that is switched off.
+    enabled           boolean NOT NULL DEFAULT true,
+    -- A limit of the key's own. Null is none.
+    requests_per_minute integer,
     -- Of an imported key: the algorithm of its hash, and the HMAC of that hash. `digest` is the same
     -- until the first use replaces it. This one stays, so that the hash is never imported again.
     import_algorithm  text CHECK (import_algorithm IN ('sha256', 'sha512')),
@@ -367,6 +488,8 @@ CREATE TABLE billing_events (
     subscription_id text,
     -- A bearer secret: whoever has the address can see and pay the invoice.
     invoice_url     text,
+    -- The charge and the payment intent, by which refunds and disputes find their tenant.
+    payments        text[],
 
     tenant_id       text COLLATE "C",
     outcome         text NOT NULL,
@@ -386,6 +509,8 @@ CREATE INDEX billing_events_parked_by_customer ON billing_events (customer_id)
 -- For invoices that wait for their subscription.
 CREATE INDEX billing_events_parked_by_subscription ON billing_events (subscription_id)
     WHERE outcome = 'parked' AND org_id IS NULL;
+CREATE INDEX billing_events_of_payment ON billing_events USING gin (payments)
+    WHERE payments IS NOT NULL;
 CREATE INDEX billing_events_with_anomalies ON billing_events (received_at)
     WHERE anomalies IS NOT NULL;
 
@@ -399,23 +524,31 @@ CREATE TABLE billing_bodies (
     body        bytea NOT NULL
 ) WITH (toast_tuple_target = 8160);
 
--- Bodies name no tenant: the ledger's entries do. These functions look it up, for roles that may
--- not read the bodies themselves.
-CREATE FUNCTION tenant_event_body(event text) RETURNS bytea
-LANGUAGE sql STABLE SECURITY DEFINER AS $$
-    SELECT b.body
-      FROM billing_events e
-      JOIN billing_bodies b USING (arrival)
-     WHERE e.id = event
-       AND e.tenant_id = nullif(current_setting('tenantry.tenant_id', true), '')
-$$;
+-- For roles that may not read the bodies themselves.
 CREATE FUNCTION event_body(event text) RETURNS bytea LANGUAGE sql STABLE SECURITY DEFINER AS $$
     SELECT b.body
       FROM billing_events e
       JOIN billing_bodies b USING (arrival)
      WHERE e.id = event
 $$;
-REVOKE ALL ON FUNCTION tenant_event_body, event_body FROM PUBLIC;
+REVOKE ALL ON FUNCTION event_body FROM PUBLIC;
+
+-- The last replay or reconciliation of a tenant that an operator has started on a page.
+CREATE TABLE ledger_runs (
+    tenant_id    text COLLATE "C" PRIMARY KEY REFERENCES tenants ON DELETE CASCADE,
+    id           text NOT NULL,
+    kind         text NOT NULL,
+    repairs      boolean NOT NULL,
+    author       text NOT NULL,
+    requested_at timestamptz NOT NULL,
+    started_at   timestamptz,
+    starts       integer NOT NULL DEFAULT 0,
+    seen         bigint NOT NULL DEFAULT 0,
+    ended_at     timestamptz,
+    failure      text,
+    result       text
+);
+COMMENT ON COLUMN ledger_runs.author IS 'the person, address and request, as JSON';
 
 -- Counts of checks that read too much to run for each scrape of the metrics.
 CREATE TABLE billing_findings (
@@ -439,50 +572,44 @@ CREATE TABLE provider_refusals (
 """
 
 MAILS = """
-CREATE TABLE notifications (
+CREATE TABLE mails (
     id           uuid PRIMARY KEY,
     type         text NOT NULL,
-    recipient_id text NOT NULL,
-    recipient    text NOT NULL,
     tenant_id    text COLLATE "C" NOT NULL,
-    channels     text[] NOT NULL,
+    cause        text COLLATE "C" NOT NULL UNIQUE,
+    recipient_id text,
+    recipient    text NOT NULL,
+    limit_key    text,
     data         jsonb NOT NULL,
-    event_id     text COLLATE "C" NOT NULL UNIQUE,
-    -- its delivery
-    status       text NOT NULL DEFAULT 'queued' CHECK (status IN ('queued', 'sent', 'failed')),
-    attempts     integer NOT NULL DEFAULT 0,
+    -- its delivery; the job queue counts the attempts
+    status       text NOT NULL CHECK (status IN ('collecting', 'queued', 'sent', 'failed', 'dropped')),
     last_error   text,
     created_at   timestamptz NOT NULL,
-    sent_at      timestamptz
-);
-COMMENT ON COLUMN notifications.recipient IS 'fixed when the notification was queued';
-CREATE INDEX notifications_unsent ON notifications (created_at) WHERE status <> 'sent';
-CREATE INDEX notifications_of_tenant ON notifications (tenant_id);
-
--- Security notices, their digests, confirmations of an address, and invitations.
-CREATE TABLE owner_mails (
-    id          uuid PRIMARY KEY,
-    tenant_id   text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
-    type        text NOT NULL,
-    recipient   text NOT NULL,
-    limit_key   text NOT NULL,
-    data        jsonb NOT NULL,
-    status      text NOT NULL CHECK (status IN ('collecting', 'queued', 'sent', 'failed', 'dropped')),
-    attempts    integer NOT NULL DEFAULT 0,
-    last_error  text,
-    created_at  timestamptz NOT NULL,
-    due_at      timestamptz NOT NULL,
-    sent_at     timestamptz,
+    due_at       timestamptz NOT NULL,
+    ended_at     timestamptz,
     -- of a confirmation
-    digest      bytea UNIQUE CHECK (octet_length(digest) = 32),
-    expires_at  timestamptz
+    digest       bytea CHECK (octet_length(digest) = 32),
+    expires_at   timestamptz
 );
-COMMENT ON COLUMN owner_mails.recipient IS 'fixed when the mail was queued';
-COMMENT ON COLUMN owner_mails.limit_key IS 'the recipient, spelled so that one mailbox counts once';
-COMMENT ON COLUMN owner_mails.digest IS 'SHA-256 of the token in the link; the token itself is only in the mail';
-CREATE INDEX owner_mails_of_tenant ON owner_mails (tenant_id, due_at);
-CREATE INDEX owner_mails_to_address ON owner_mails (limit_key, created_at);
-CREATE INDEX owner_mails_unsent ON owner_mails (created_at) WHERE status NOT IN ('sent', 'dropped');
+COMMENT ON COLUMN mails.cause IS 'is mailed once: an event, a notice, or a request of its own';
+COMMENT ON COLUMN mails.recipient_id IS 'the owner, of a notification (SPEC 2.4); null for another mail to an address';
+COMMENT ON COLUMN mails.recipient IS 'fixed when the mail was queued';
+COMMENT ON COLUMN mails.limit_key IS 'the recipient, spelled so that one mailbox counts once; null for a notification';
+COMMENT ON COLUMN mails.ended_at IS 'when it was sent, given up or dropped';
+COMMENT ON COLUMN mails.digest IS 'SHA-256 of the token in the link; the token itself is only in the mail';
+CREATE INDEX mails_of_tenant ON mails (tenant_id, due_at);
+CREATE INDEX mails_to_address ON mails (limit_key, created_at) WHERE limit_key IS NOT NULL;
+CREATE INDEX mails_unsent ON mails (created_at) WHERE status NOT IN ('sent', 'dropped');
+CREATE INDEX mails_ended ON mails (created_at)
+    WHERE recipient_id IS NULL AND status IN ('sent', 'failed', 'dropped');
+CREATE UNIQUE INDEX mails_by_digest ON mails (digest) WHERE digest IS NOT NULL;
+
+-- The notifications of SPEC 2.4, which it names by these columns.
+CREATE VIEW notifications WITH (security_invoker = true) AS
+SELECT id, type, recipient_id, tenant_id, ARRAY['email'] AS channels, data,
+       cause, status, created_at, CASE WHEN status = 'sent' THEN ended_at END AS sent_at
+  FROM mails
+ WHERE recipient_id IS NOT NULL;
 """
 
 DASHBOARD = """
@@ -497,7 +624,8 @@ CREATE TABLE dashboard_sessions (
     agent      text,
     proved_at  timestamptz NOT NULL,
     started_at timestamptz NOT NULL,
-    used_at    timestamptz NOT NULL
+    used_at    timestamptz NOT NULL,
+    authenticated_at timestamptz
 ) WITH (fillfactor = 80);
 COMMENT ON COLUMN dashboard_sessions.digest IS 'HMAC of what the cookie holds; the cookie itself is nowhere';
 COMMENT ON COLUMN dashboard_sessions.proved_at IS 'when the identity provider last vouched for the claims';
@@ -519,6 +647,10 @@ COMMENT ON TABLE user_profiles IS 'users as the identity provider describes them
 COMMENT ON COLUMN user_profiles.email IS 'an address that the identity provider has verified';
 COMMENT ON COLUMN user_profiles.seen_at IS 'when the user last used the tenant, to the hour';
 CREATE INDEX user_profiles_by_age ON user_profiles (seen_at);
+-- For the operator, who finds organizations by their people.
+CREATE INDEX user_profiles_of_subject ON user_profiles (lower(subject));
+CREATE INDEX user_profiles_by_email ON user_profiles (lower(email)) WHERE email IS NOT NULL;
+CREATE INDEX user_profiles_by_name ON user_profiles (lower(name)) WHERE name IS NOT NULL;
 -- For the users who came by a claim, the last seen first; a subject has no blanks.
 CREATE INDEX user_profiles_claimed ON user_profiles (org_id, seen_at DESC, (subject || ' ' || issuer) DESC)
     WHERE claimed_role IS NOT NULL;
@@ -565,13 +697,17 @@ CREATE INDEX usage_counters_by_age ON usage_counters (period_end);
 -- Idempotency keys of requests that consume, which all credentials of a tenant share. Batches answer
 -- them, and may not read other answers.
 CREATE TABLE consumption_keys (
-    org_id      text COLLATE "C" NOT NULL,
-    feature     text COLLATE "C" NOT NULL,
-    mode        text NOT NULL,
-    key         text COLLATE "C" NOT NULL,
-    body_digest bytea NOT NULL,
-    answer      json NOT NULL,
-    created_at  timestamptz NOT NULL,
+    org_id       text COLLATE "C" NOT NULL,
+    feature      text COLLATE "C" NOT NULL,
+    mode         text NOT NULL,
+    key          text COLLATE "C" NOT NULL,
+    body_digest  bytea NOT NULL,
+    answer       json NOT NULL,
+    created_at   timestamptz NOT NULL,
+    -- What the counter of this period has of it, and the answer to giving that back.
+    taken        bigint NOT NULL,
+    period_start bigint NOT NULL,
+    given_back   json,
     PRIMARY KEY (org_id, feature, mode, key)
 );
 CREATE INDEX consumption_keys_by_age ON consumption_keys (created_at);
@@ -602,6 +738,27 @@ CREATE TABLE usage_days (
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.01);
 CREATE INDEX usage_days_of_tenant ON usage_days (org_id, day, key_id, outcome) INCLUDE (number);
 CREATE INDEX usage_days_by_age ON usage_days (day);
+
+-- Refused requests: the equal ones of one key or user of one minute. No foreign key, as for usage.
+CREATE TABLE rejections (
+    id         text COLLATE "C" NOT NULL,
+    org_id     text COLLATE "C" NOT NULL,
+    kind       text COLLATE "C" NOT NULL CHECK (kind IN ('api_key', 'user')),
+    principal  text COLLATE "C" NOT NULL,
+    mode       text COLLATE "C" NOT NULL CHECK (mode IN ('live', 'test')),
+    minute     timestamptz NOT NULL,
+    code       text COLLATE "C" NOT NULL,
+    needed     text COLLATE "C" NOT NULL,
+    route      text COLLATE "C" NOT NULL,
+    status     int NOT NULL,
+    at         timestamptz NOT NULL,
+    request_id text NOT NULL,
+    address    text,
+    counted    bigint NOT NULL,
+    PRIMARY KEY (org_id, kind, principal, mode, minute, code, needed, route)
+);
+CREATE INDEX rejections_by_time ON rejections (org_id, at, id);
+CREATE INDEX rejections_by_age ON rejections (at);
 
 -- The processes that count: the batch that each wrote last, and the moment until which its counts
 -- are complete.
@@ -783,9 +940,10 @@ BEGIN
         'purge_tenant(text)',
         'keep_ends_of_tenants()',
         'keep_audit_events()',
+        'erased_entry(audit_events)',
+        'erase_from_audit_events(tid, tid)',
         'api_time(timestamptz)',
         'project_document(text, text, text, text, text, timestamptz, timestamptz)',
-        'tenant_event_body(text)',
         'event_body(text)',
         'outbound_epoch()',
         'begin_outbound_epoch()'
@@ -799,6 +957,7 @@ END $$;
 def upgrade() -> None:
     op.execute(TENANTS)
     op.execute(AUDIT)
+    op.execute(ERASURES)
     op.execute(TENANT_REMOVAL)
     op.execute(MEMBERS)
     op.execute(INVITATIONS)

@@ -1,0 +1,1 @@
+../../../src/tenantry/domain/plan_words.py

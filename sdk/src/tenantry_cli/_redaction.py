@@ -1,0 +1,1 @@
+../../../src/tenantry/common/redaction.py

@@ -1,0 +1,1 @@
+../../../src/tenantry/common/text_formats.py
