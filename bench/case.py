@@ -10,34 +10,24 @@ from typing import Final
 
 from bench import checks, events, wrk
 from bench.contestant import Contestant, Dataset, Job, Server
-from bench.processor_time import Profile, TimeShares
 from bench.support import Cluster
-from bench.upper_bounds import UpperBound
-from bench.wrk import Figure
+from bench.wrk import Figure, Setup
 
 HISTORY: Final = 7 * 24 * 3600
 """The first event is so many seconds old, so that the last events are not in the future."""
 _FIRST_RATE: Final = 12_000
 _MARGIN: Final = 1.7
 _MIN_EVENTS: Final = 2000
-_MAX_DELIVERED: Final = 2000
-_MAX_TENANTS: Final = 200
-_FREE_PRICE: Final = "price_free"
 
 
 class BenchCase:
     """A failure is kept in ``failure`` and ends this case only."""
 
     def __init__(
-        self,
-        contestant: Contestant | UpperBound,
-        job: Job,
-        processes: int,
-        prices: Sequence[str] = events.RENEWALS,
+        self, contestant: Contestant, job: Job, processes: int, prices: Sequence[str]
     ) -> None:
         """``prices`` are those that a tenant's events name in turn."""
         self.contestant = contestant
-        self._prices = prices
         self.job = job
         self.processes = processes
         self.versions = ""
@@ -46,14 +36,13 @@ class BenchCase:
         self.failure: str | None = None
         self.figures: dict[int, list[Figure]] = {}
         """By number of connections."""
-        self.time_shares: TimeShares | None = None
-        """What runs in the server's process; None if that was not sampled."""
+        self._prices = prices
         self._acknowledged = 0
-        self._ingest: checks.IngestCheck | None = None
         self._sent = 0
         self._stored_before = 0
         self._second = int(time.time()) - HISTORY
-        self._rates: dict[int, float] = {}
+        self._rate = float(_FIRST_RATE)
+        """The most events in a second until now."""
         self._runs = 0
         self._opened = contextlib.ExitStack()
         self._started: tuple[Dataset, Server] | None = None
@@ -75,7 +64,7 @@ class BenchCase:
     def start(self, cluster: Cluster, database: str, folder: Path) -> None:
         """Create the database and start the server; `stop` ends both."""
         self._opened.callback(cluster.drop, database)
-        data = Dataset(cluster.create(database), folder, processes=self.processes)
+        data = Dataset(cluster.create(database), folder, self.processes)
         self._started = data, self._opened.enter_context(self.contestant.running(self.job, data))
 
     def stop(self) -> None:
@@ -86,118 +75,67 @@ class BenchCase:
     def check(self) -> None:
         """Check that the server does the work. Raises `checks.CheckError`."""
         contestant, (data, server) = self.contestant, self.started
-        if self.job is not Job.WEBHOOK:
-            (data.folder / "credentials").write_text("\n".join(server.credentials[:-1]))
-            if not isinstance(contestant, UpperBound):
-                self.checked.append(checks.check_list(self.job, server))
-        elif isinstance(contestant, UpperBound):
-            self.checked.append(checks.check_forged(server, data, self._second))
-        else:
-            self._ingest = checks.check_events(contestant, data, server, self._second)
-            self.checked.append(self._ingest.summary)
+        if not contestant.does_work:
+            return
+        if self.job is Job.WEBHOOK:
+            self.checked.append(checks.check_events(contestant, data, server, self._second))
             self._stored_before = contestant.events_stored(data)
-            self._second += 3
-
-    def check_revocation(self) -> None:
-        """Measure when the last credential is rejected after its revocation; nothing else uses that
-        credential.
-        """
-        if self.job is not Job.WEBHOOK and not isinstance(self.contestant, UpperBound):
-            self.checked.append(checks.check_revocation(self.contestant, *self.started))
-
-    def warm_up(self, cluster: Cluster, connections: int, seconds: int) -> None:
-        """Run once without counting. Raises `checks.CheckError` if no request succeeds."""
-        figure = self._run(cluster, connections, seconds)
-        if not figure.accepted:
-            raise checks.CheckError(
-                f"none of {figure.requests:g} requests succeeded in the warm-up"
-            )
+            self._second += 2
+        elif self.job is not Job.CONSUME:
+            self.checked.append(checks.check_credentials(self.job, server))
+            self.checked.append(checks.check_revocation(contestant, data, server))
 
     def measure(self, cluster: Cluster, connections: int, seconds: int) -> Figure:
-        """Run once and keep the figure."""
-        figure = self._run(cluster, connections, seconds)
-        self.figures.setdefault(connections, []).append(figure)
+        """Run once. Raises `checks.CheckError` if no request succeeds."""
+        setup = Setup(connections, seconds, cluster.pid)
+        if self.contestant.does_work:
+            cluster.checkpoint()
+        figure = self._send_events(setup) if self.job is Job.WEBHOOK else self._send_requests(setup)
+        if not figure.accepted:
+            raise checks.CheckError(f"none of {figure.requests:g} requests succeeded")
         return figure
-
-    def sample(self, cluster: Cluster, connections: int, seconds: int) -> None:
-        """Run once more, and keep what runs in the server's process. Raises
-        `processor_time.ProfileError`.
-        """
-        data, server = self.started
-        with Profile(server.pid, data.folder) as profile:
-            self._run(cluster, connections, seconds)
-        self.time_shares = profile.shares()
 
     def check_afterwards(self) -> None:
         """Check that the database holds every acknowledged event. Raises `checks.CheckError`."""
-        contestant, (data, server) = self.contestant, self.started
-        if self._ingest is None or isinstance(contestant, UpperBound):
+        contestant, (data, _) = self.contestant, self.started
+        if self.job is not Job.WEBHOOK or not (contestant.does_work and contestant.keeps_events):
             return
-        count = min(_MAX_DELIVERED, int(max(self._rates.values())) + 1)
-        if not self._ingest.keeps_events:
-            count = min(count, _MAX_TENANTS)
-            statuses = checks.deliver_all(server, data, "last", self._second, count, _FREE_PRICE)
-            changed = sum(
-                contestant.plan_of(data, tenant) == self._ingest.plan_before
-                for tenant in range(count)
-            )
-            self._require_all(count, statuses[200], changed, "visible in the database")
-            return
-        stored = contestant.events_stored(data)
-        found = stored - self._stored_before
+        found = contestant.events_stored(data) - self._stored_before
         text = f"{self._acknowledged} events acknowledged, {found} stored, {self._sent} sent"
         if not self._acknowledged <= found <= self._sent:
             raise checks.CheckError(text)
-        self.checked.append(
-            f"{text} ({self._sent - self._acknowledged} in flight at the ends of runs)"
-        )
-        statuses = checks.deliver_all(server, data, "last", self._second, count)
-        self._require_all(count, statuses[200], contestant.events_stored(data) - stored, "stored")
+        in_flight = self._sent - self._acknowledged
+        self.checked.append(f"{text} ({in_flight} in flight at the ends of runs)")
 
-    def _require_all(self, count: int, acknowledged: int, found: int, where: str) -> None:
-        text = f"of {count} events, each awaited, {acknowledged} acknowledged and {found} {where}"
-        if found != acknowledged:
-            raise checks.CheckError(text)
-        self.checked.append(text)
-
-    def _run(self, cluster: Cluster, connections: int, seconds: int) -> Figure:
+    def _send_requests(self, setup: Setup) -> Figure:
         data, server = self.started
-        if self.job is not Job.WEBHOOK:
-            variables = {"BENCH_CREDENTIALS": str(data.folder / "credentials")}
-            return wrk.run(
-                server,
-                "list.lua",
-                variables,
-                connections=connections,
-                seconds=seconds,
-                database=cluster.pid,
-            )
-        expected = (
-            self._rates.get(connections, max(self._rates.values(), default=_FIRST_RATE)) * _MARGIN
-        )
+        path = data.folder / "requests"
+        path.write_text("\0".join(self.contestant.requests(self.job, server)))
+        return wrk.run(server, "requests.lua", {"BENCH_REQUESTS": str(path)}, setup)
+
+    def _send_events(self, setup: Setup) -> Figure:
+        """Send more events than the server takes, each once."""
+        data, server = self.started
+        fields = "".join(f"{name}: {value}\r\n" for name, value in server.more_headers.items())
+        variables = {
+            "BENCH_FOLDER": str(data.folder),
+            "BENCH_PATH": server.path,
+            "BENCH_HEADERS": fields + server.header,
+        }
+        count = max(_MIN_EVENTS, int(self._rate * _MARGIN * setup.seconds))
         while True:
-            count = max(_MIN_EVENTS, int(expected * seconds))
             self._runs += 1
-            variables = events.write_events(
-                data.folder, count, data, f"r{self._runs}", self._second, self._prices
-            )
-            self._second += events.seconds_of(count, data)
-            if not isinstance(self.contestant, UpperBound):
-                cluster.checkpoint()
-            figure = wrk.run(
-                server,
-                "webhook.lua",
-                variables,
-                connections=connections,
-                seconds=seconds,
-                database=cluster.pid,
-            )
+            events.write_events(data.folder, count, f"r{self._runs}", self._second, self._prices)
+            self._second += events.seconds_of(count)
+            figure = wrk.run(server, "webhook.lua", variables, setup)
             self._acknowledged += figure.accepted
             self._sent += int(figure.sent)
             if not figure.exhausted:
-                self._rates[connections] = max(figure.per_second, self._rates.get(connections, 0))
+                self._rate = (
+                    figure.per_second if self._runs == 1 else max(self._rate, figure.per_second)
+                )
                 return figure
-            expected *= 2
+            count *= 2
 
     @property
     def started(self) -> tuple[Dataset, Server]:

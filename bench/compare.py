@@ -1,4 +1,4 @@
-"""Compare the service's hot paths with what people use today, and with upper bounds: ``python -m
+"""Compare the service's hot paths with what people use today, and with a server in C: ``python -m
 bench.compare``.
 
 Needs Debian's ``wrk``. Each contestant has its own database on one durable PostgreSQL, is checked,
@@ -13,19 +13,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from bench import baselines, events, ours, report, upper_bounds
+from bench import events, nginx, ours, peers, report
 from bench.case import BenchCase
 from bench.contestant import Contestant, Job
-from bench.processor_time import ProfileError
 from bench.support import Cluster, cluster
-from bench.upper_bounds import UpperBound
 
-_GROUPS: Final = ((Job.WEBHOOK,), (Job.LIST, Job.VERIFY))
+_GROUPS: Final = ((Job.WEBHOOK,), (Job.LIST, Job.VERIFY), (Job.CONSUME,))
 """Jobs whose servers run at the same time and are measured in turn."""
+_QUICK: Final = (ours.NAME, ours.CORS, nginx.NAME)
 _WARM_UP_SECONDS: Final = 2
 
 
@@ -34,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parse(arguments)
     if shutil.which("wrk") is None:
         sys.exit("bench: wrk is missing; install it with: apt-get install wrk")
-    cases = _cases(options)
+    cases = [case for each in _chosen(options) for case in _installed(each, options)]
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="tenantry-bench-") as name,
@@ -44,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if group := [case for case in cases if case.job in jobs]:
                 _run_group(postgres, Path(name), group, options)
         settings = postgres.settings()
-    report.show(cases, settings, options.rounds, options.seconds, time.monotonic() - began)
+    conditions = report.Conditions(
+        settings, options.rounds, options.seconds, time.monotonic() - began
+    )
+    report.show(cases, conditions)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -66,45 +67,35 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--changes", action="store_true", help="events that change the plan instead of renewals"
     )
     parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="the service and upper bounds, one process, 64 connections",
+        "--quick", action="store_true", help="the service and nginx, one process, 64 connections"
     )
     options = parser.parse_args(arguments)
     if options.quick:
-        options.only = options.only or [
-            ours.NAME,
-            ours.CORS,
-            upper_bounds.WITHOUT_DATABASE,
-            upper_bounds.CONSTANT,
-            upper_bounds.NGINX,
-        ]
+        options.only = options.only or list(_QUICK)
         options.connections = [report.CONNECTIONS]
     return options
 
 
-def _cases(options: argparse.Namespace) -> list[BenchCase]:
-    """Install the chosen contestants; return the cases to measure."""
-    contestants: list[Contestant | UpperBound] = [*ours.contestants(), *upper_bounds.servers()]
-    if not options.quick:
-        contestants += baselines.contestants()
-    names = {contestant.name for contestant in contestants}
-    if unknown := set(options.only) - names:
-        sys.exit(f"bench: unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(names))}")
-    cases = []
-    for contestant in contestants:
-        jobs = [job for job in contestant.jobs if job in options.jobs]
-        if not jobs or (options.only and contestant.name not in options.only):
-            continue
-        processes = [1] if options.quick else contestant.processes
-        prices = events.CHANGES if options.changes else events.RENEWALS
-        own = [BenchCase(contestant, job, number, prices) for job in jobs for number in processes]
+def _chosen(options: argparse.Namespace) -> list[Contestant]:
+    """Return the contestants to measure."""
+    known = {each.name: each for each in (*ours.contestants(), nginx.Nginx(), *peers.contestants())}
+    if unknown := set(options.only) - known.keys():
+        sys.exit(f"bench: unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
+    return [each for name, each in known.items() if not options.only or name in options.only]
+
+
+def _installed(contestant: Contestant, options: argparse.Namespace) -> list[BenchCase]:
+    """Install a contestant; return its cases."""
+    processes = [1] if options.quick else contestant.processes
+    prices = events.CHANGES if options.changes else events.RENEWALS
+    jobs = [job for job in contestant.jobs if job in options.jobs]
+    cases = [BenchCase(contestant, job, number, prices) for job in jobs for number in processes]
+    if cases:
         print(f"installing {contestant.name}", flush=True)
-        with own[0].attempt("installation"):
-            own[0].versions = contestant.install()
-        for case in own:
-            case.versions, case.failure = own[0].versions, own[0].failure
-        cases += own
+        with cases[0].attempt("installation"):
+            cases[0].versions = contestant.install()
+        for case in cases:
+            case.failure = cases[0].failure
     return cases
 
 
@@ -123,67 +114,27 @@ def _run_group(
         for case in _working(cases):
             with case.attempt("check"):
                 case.check()
-        with ThreadPoolExecutor(len(cases)) as pool:  # a contestant that caches takes a minute
-            list(pool.map(_check_revocation, _working(cases)))
         for case in _working(cases):
             print(f"warming up {case.name}", flush=True)
             with case.attempt("warm-up"):
-                case.warm_up(postgres, report.CONNECTIONS, _WARM_UP_SECONDS)
-        for number in range(options.rounds):
-            _run_round(postgres, cases, number, options)
-        for case in _bounded(cases):
-            _sample(postgres, case, options.seconds)
+                case.measure(postgres, report.CONNECTIONS, _WARM_UP_SECONDS)
+        for number in range(1, 1 + options.rounds):
+            for connections in options.connections:
+                for case in _working(cases):
+                    with case.attempt(f"{connections} connections"):
+                        _run(postgres, case, connections, options.seconds)
+            print(f"round {number} of {options.rounds}", flush=True)
         for case in _working(cases):
             with case.attempt("check afterwards"):
                 case.check_afterwards()
 
 
-def _sample(postgres: Cluster, case: BenchCase, seconds: int) -> None:
-    """Find out what runs in a server's process; say so if the machine does not tell."""
-    print(f"sampling {case.name}", flush=True)
-    try:
-        case.sample(postgres, report.CONNECTIONS, seconds)
-    except ProfileError as error:
-        print(f"  not sampled: {error}", flush=True)
-
-
-def _bounded(cases: Sequence[BenchCase]) -> list[BenchCase]:
-    """Return the cases whose bounds are reported."""
-    return [
-        case for case in _working(cases) if (case.contestant.name, case.processes) == (ours.NAME, 1)
-    ]
-
-
-def _run_round(
-    postgres: Cluster, cases: Sequence[BenchCase], number: int, options: argparse.Namespace
-) -> None:
-    for connections in sorted({*options.connections, report.MANY_CONNECTIONS}):
-        for case in _working(cases):
-            if connections not in options.connections and not _scales(case, options):
-                continue
-            with case.attempt(f"{connections} connections"):
-                figure = case.measure(postgres, connections, options.seconds)
-                print(
-                    f"round {number + 1}, {connections:3} connections, {case.name}: "
-                    f"{figure.per_second:,.0f}/s, p50 {figure.p50_ms:.2f} ms, p99 {figure.p99_ms:.2f} ms",
-                    flush=True,
-                )
-
-
-def _scales(case: BenchCase, options: argparse.Namespace) -> bool:
-    """Return whether to measure a case with the most connections too."""
-    names, jobs = (ours.NAME, upper_bounds.WITHOUT_DATABASE), (Job.WEBHOOK, Job.LIST)
-    return (
-        not options.quick
-        and case.processes == 1
-        and case.contestant.name in names
-        and case.job in jobs
-    )
-
-
-def _check_revocation(case: BenchCase) -> None:
-    with case.attempt("revocation"):
-        case.check_revocation()
+def _run(postgres: Cluster, case: BenchCase, connections: int, seconds: int) -> None:
+    """Measure, and keep and print the figure."""
+    figure = case.measure(postgres, connections, seconds)
+    case.figures.setdefault(connections, []).append(figure)
+    latency = f"p50 {figure.p50_ms:.2f} ms, p99 {figure.p99_ms:.2f} ms"
+    print(f"{case.name}, {connections}: {figure.per_second:,.0f}/s, {latency}", flush=True)
 
 
 def _working(cases: Sequence[BenchCase]) -> list[BenchCase]:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import psycopg
 
-from bench.support import KEYS, PROJECTS, SECRET, TENANTS
-
 
 class Job(StrEnum):
     """The kinds of request that are measured."""
@@ -23,28 +21,24 @@ class Job(StrEnum):
     """Authenticate a credential and list the tenant's 20 projects."""
     VERIFY = "verify"
     """Authenticate a credential and return its principal, as for a gateway."""
+    CONSUME = "consume"
+    """Authenticate a credential and consume one unit of a metered feature."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """An empty database for one contestant, and the data to load into it.
+    """An empty database for one contestant.
 
-    Tenant n, from 0, is ``t<n>``, with customer ``cus_<n>``, subscription ``sub_<n>`` and user
-    ``user<n>``. Its plan is ``free`` until an event with the price ``price_pro`` changes it to
-    ``pro``.
+    The contestant loads into it `bench.support.TENANTS`, `bench.support.KEYS` and
+    `bench.support.PROJECTS` of each tenant. Tenant n, from 0, is ``t<n>``, with customer
+    ``cus_<n>``, subscription ``sub_<n>`` and user ``user<n>``. Its plan is ``free`` until an event
+    with the price ``price_pro`` changes it to ``pro``.
     """
 
     conninfo: str
     """``postgresql://...`` of a superuser of that database."""
     folder: Path
     """A temporary folder for the contestant's files."""
-    tenants: int = TENANTS
-    keys: int = KEYS
-    """Key n belongs to tenant n modulo ``tenants``."""
-    projects: int = PROJECTS
-    """Projects of each tenant."""
-    secret: str = SECRET
-    """Signs the events."""
     processes: int = 1
     """Server processes to run."""
 
@@ -65,6 +59,11 @@ class Server:
     more_headers: Mapping[str, str] = field(default_factory=dict)
     """Further headers of every request."""
 
+    @property
+    def url(self) -> str:
+        """The address of the job's requests."""
+        return f"http://127.0.0.1:{self.port}{self.path}"
+
 
 class Contestant(ABC):
     """An implementation of one or more of the jobs."""
@@ -74,18 +73,27 @@ class Contestant(ABC):
     title: str
     """One line: the software and its configuration."""
     jobs: Sequence[Job]
-    processes: Sequence[int]
+    processes: Sequence[int] = (1, 2)
     """The numbers of server processes to measure."""
+    is_peer: bool = True
+    """Whether it does the same work as the service, which others wrote."""
+    does_work: bool = True
+    """Whether a request does its work; a bound answers without it."""
+    keeps_events: bool = True
+    """Whether it stores every event, or only the result of the newest."""
 
     @abstractmethod
     def install(self) -> str:
-        """Install the contestant's own environment if it is missing; return the versions in one
-        line.
-        """
+        """Install what the contestant needs if it is missing; return the versions in one line."""
 
     @abstractmethod
     def running(self, job: Job, data: Dataset) -> AbstractContextManager[Server]:
         """Load the data, start the server, and stop it at the end."""
+
+    def requests(self, job: Job, server: Server) -> list[str]:
+        """Compose a request for each credential but the last one, which is revoked."""
+        del job
+        return [request(server, "GET", server.path, value) for value in server.credentials[:-1]]
 
     def events_stored(self, data: Dataset) -> int:
         """Count the events in the database (webhook)."""
@@ -100,6 +108,18 @@ class Contestant(ABC):
         raise NotImplementedError
 
 
+def request(server: Server, method: str, path: str, value: str, body: str = "") -> str:
+    """Compose a request with this value of the server's header, as it is sent."""
+    headers = {
+        "Host": f"127.0.0.1:{server.port}",
+        **server.more_headers,
+        server.header: value,
+        **({"Content-Type": "application/json", "Content-Length": str(len(body))} if body else {}),
+    }
+    fields = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
+    return f"{method} {path} HTTP/1.1\r\n{fields}\r\n{body}"
+
+
 def read_value(data: Dataset, query: str, *parameters: object) -> str:
     """Run a query on a contestant's database and return its only value as text."""
     with psycopg.connect(data.conninfo) as connection:
@@ -109,7 +129,7 @@ def read_value(data: Dataset, query: str, *parameters: object) -> str:
     return str(row[0])
 
 
-def vacuum(data: Dataset) -> None:
-    """Vacuum and analyze a contestant's database."""
-    with psycopg.connect(data.conninfo, autocommit=True) as connection:
-        connection.execute("VACUUM ANALYZE")
+def execute(data: Dataset, statement: str, *parameters: object) -> None:
+    """Run a statement in a contestant's database."""
+    with psycopg.connect(data.conninfo) as connection:
+        connection.execute(statement.encode(), parameters)

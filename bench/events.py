@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.contestant import Dataset
+from bench.support import SECRET, TENANTS
 
 MONTH: Final = 30 * 24 * 3600
 PRICE: Final = "price_pro"
@@ -41,11 +41,8 @@ def sign(body: bytes, secret: str, stamp: int | None = None) -> str:
     return f"t={stamp},v1={hmac.digest(secret.encode(), b'%d.%b' % (stamp, body), 'sha256').hex()}"
 
 
-def write_events(
-    folder: Path, count: int, data: Dataset, run: str, first: int, prices: Sequence[str] = RENEWALS
-) -> dict[str, str]:
-    """Write ``count`` distinct events for webhook.lua; return the environment variables for the
-    script.
+def write_events(folder: Path, count: int, run: str, first: int, prices: Sequence[str]) -> None:
+    """Write ``count`` distinct events for webhook.lua.
 
     The tenants alternate. Ids begin with ``evt_<run>_``. A tenant's first event is of the second
     ``first``, each later one of the next second: `seconds_of` returns the number of seconds. Its
@@ -54,24 +51,17 @@ def write_events(
     stamp = int(time.time())
     with (folder / "events").open("w") as out:
         for position in range(count):
-            turn, tenant = divmod(position, data.tenants)
+            turn, tenant = divmod(position, TENANTS)
             created, price = first + turn, prices[turn % len(prices)]
             event_id = f"evt_{run}_{position:08d}"
-            header = sign(compose(tenant, event_id, created, price), data.secret, stamp)
-            out.write(f"{tenant} {event_id} {created} {header.rpartition('=')[2]} {price}\n")
+            header = sign(compose(tenant, event_id, created, price), SECRET, stamp)
+            out.write(f"{tenant} {event_id} {created} {header} {price}\n")
     (folder / "template").write_text(_template())
-    return {
-        "BENCH_EVENTS": str(folder / "events"),
-        "BENCH_TEMPLATE": str(folder / "template"),
-        "BENCH_STAMP": str(stamp),
-        "BENCH_MONTH": str(MONTH),
-        "BENCH_TENANTS": str(data.tenants),
-    }
 
 
-def seconds_of(count: int, data: Dataset) -> int:
+def seconds_of(count: int) -> int:
     """Return how many seconds of each tenant's history ``count`` events take."""
-    return count // data.tenants + 1
+    return count // TENANTS + 1
 
 
 @functools.lru_cache(maxsize=4096)

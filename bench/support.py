@@ -2,20 +2,16 @@
 
 import contextlib
 import hashlib
-import socket
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-import msgspec
 import psycopg
 from psycopg import sql
 
 from tenantry.domain import api_keys
 from tenantry.domain.permissions import Mode
-from tenantry.domain.tenants import Project
 from tenantry_devkit.embedded_postgres import EmbeddedServer
 
 TENANTS: Final = 1000
@@ -40,6 +36,9 @@ _ADD_KEYS: Final = (
 _ADD_TENANTS: Final = """
 INSERT INTO tenants (id, name, owner_id, owner_email, stripe_customer_id)
 SELECT 't' || n, 'Tenant ' || n, 'user' || n, n || '@example.com', 'cus_' || n FROM generate_series(0, %s - 1) AS n
+"""
+_ADD_CUSTOMERS: Final = """
+INSERT INTO customers (id, tenant_id, linked_by) SELECT stripe_customer_id, id, 'bench' FROM tenants
 """
 _ADD_PROJECTS: Final = """
 INSERT INTO projects (id, org_id, mode, name, created_at, updated_at)
@@ -105,84 +104,41 @@ def load(conninfo: str) -> list[str]:
 
     Key ``key_n`` belongs to tenant n modulo `TENANTS` and has the scope ``projects:read``.
     """
-    secrets = [
-        api_keys.DEFAULT_FORMAT.compose(Mode.LIVE, hashlib.sha256(b"%d" % n).digest())
-        for n in range(KEYS)
-    ]
     with psycopg.connect(conninfo) as connection:
         connection.execute(_ADD_TENANTS, (TENANTS,))
-        connection.execute(
-            "INSERT INTO customers (id, tenant_id, linked_by) SELECT stripe_customer_id, id, 'bench' FROM tenants"
-        )
+        connection.execute(_ADD_CUSTOMERS)
         connection.execute(_ADD_PROJECTS, (PROJECTS,))
-        _add_keys(
-            connection,
-            [
-                (f"key_{n}", f"t{n % TENANTS}", secret, ["projects:read"], "SCOPED")
-                for n, secret in enumerate(secrets)
-            ],
-        )
+    secrets = create_keys(conninfo, {f"key_{n}": f"t{n % TENANTS}" for n in range(KEYS)})
+    vacuum(conninfo)
+    return list(secrets.values())
+
+
+def create_keys(
+    conninfo: str, tenants: Mapping[str, str], *, are_owners: bool = False
+) -> dict[str, str]:
+    """Create keys by id, each for its tenant; return their secrets by id.
+
+    A key has the scope ``projects:read``, or is an OWNER key.
+    """
+    scopes, level = (["*:*"], "OWNER") if are_owners else (["projects:read"], "SCOPED")
+    pepper = api_keys.Pepper(PEPPER.encode())
+    secrets = {
+        key_id: api_keys.DEFAULT_FORMAT.compose(Mode.LIVE, hashlib.sha256(key_id.encode()).digest())
+        for key_id in tenants
+    }
+    with (
+        psycopg.connect(conninfo) as connection,
+        connection.cursor() as cursor,
+        cursor.copy(_ADD_KEYS) as copy,
+    ):
+        for key_id, secret in secrets.items():
+            digest, shown = pepper.digest(secret.encode()), api_keys.shown_parts(secret)
+            row = (key_id, tenants[key_id], digest, "bench", scopes, level, "live", *shown)
+            copy.write_row((*row, "now()", "bench"))
+    return secrets
+
+
+def vacuum(conninfo: str) -> None:
+    """Vacuum and analyze a database."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
-    return secrets
-
-
-def create_keys(conninfo: str, tenant: str, count: int) -> dict[str, str]:
-    """Create so many keys for a tenant; return the secrets by id."""
-    secrets = {
-        f"key_{tenant}_{number}": api_keys.DEFAULT_FORMAT.compose(
-            Mode.LIVE, hashlib.sha256(b"%d of stock" % number).digest()
-        )
-        for number in range(count)
-    }
-    keys = [
-        (key_id, tenant, secret, ["projects:read"], "SCOPED") for key_id, secret in secrets.items()
-    ]
-    with psycopg.connect(conninfo) as connection:
-        _add_keys(connection, keys)
-    return secrets
-
-
-def create_owner_keys(conninfo: str, tenants: Sequence[str]) -> list[str]:
-    """Create an OWNER key for each of these tenants; return the secrets."""
-    secrets = [
-        api_keys.DEFAULT_FORMAT.compose(Mode.LIVE, hashlib.sha256(tenant.encode()).digest())
-        for tenant in tenants
-    ]
-    keys = [
-        (f"key_owner_{tenant}", tenant, secret, ["*:*"], "OWNER")
-        for tenant, secret in zip(tenants, secrets, strict=True)
-    ]
-    with psycopg.connect(conninfo) as connection:
-        _add_keys(connection, keys)
-    return secrets
-
-
-def project_documents() -> list[str]:
-    """Compose the JSON of a tenant's projects, as the database does."""
-    now = datetime.now(UTC)
-    page = [
-        Project(f"t1_{n}", "t1", f"Project {n}", None, Mode.LIVE, now, now) for n in range(PROJECTS)
-    ]
-    return [msgspec.json.encode(project).decode() for project in page]
-
-
-def free_port() -> int:
-    """Find an unused port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _add_keys(
-    connection: psycopg.Connection, keys: Sequence[tuple[str, str, str, list[str], str]]
-) -> None:
-    """Store keys: id, tenant, secret, scopes, access level."""
-    with connection.cursor() as cursor, cursor.copy(_ADD_KEYS) as copy:
-        for key_id, tenant, secret, scopes, level in keys:
-            digest = api_keys.Pepper(PEPPER.encode()).digest(secret.encode())
-            shown = api_keys.shown_parts(secret)
-            copy.write_row(
-                (key_id, tenant, digest, "bench", scopes, level, "live", *shown, "now()", "bench")
-            )

@@ -1,7 +1,7 @@
 -- Signed events, each sent once; the bodies are those that bench/events.py composes. The file of events holds one a
 -- line: tenant number, id, second, signature, price.
 local marks = { ["<id>"] = true, ["<created>"] = true, ["<end>"] = true, ["<price>"] = true }
-local month, tenants = tonumber(os.getenv("BENCH_MONTH")), tonumber(os.getenv("BENCH_TENANTS"))
+local month, tenants = 30 * 24 * 3600, 1000 -- as in bench/events.py and bench/support.py
 local events, position = "", 1
 local pieces, places, lengths = {}, {}, {}
 local second_known, second_text, end_text
@@ -27,12 +27,11 @@ function setup(thread)
 end
 
 function init(_)
-  local file = io.open(os.getenv("BENCH_TEMPLATE"))
+  local file = io.open(os.getenv("BENCH_FOLDER") .. "/template")
   local template = file:read("*a")
   file:close()
   local head = "POST " .. os.getenv("BENCH_PATH") .. " HTTP/1.1\r\nHost: " .. wrk.host .. ":" .. wrk.port ..
-    "\r\nContent-Type: application/json; charset=utf-8\r\n" .. os.getenv("BENCH_MORE_HEADERS") ..
-    os.getenv("BENCH_HEADER") .. ": t=" .. os.getenv("BENCH_STAMP") .. ",v1="
+    "\r\nContent-Type: application/json; charset=utf-8\r\n" .. os.getenv("BENCH_HEADERS") .. ": "
   for tenant = 0, tenants - 1 do
     local body = cut((string.gsub(template, "<tenant>", tostring(tenant))))
     local length = 0
@@ -47,7 +46,7 @@ function init(_)
   for number, piece in ipairs(pieces[0]) do
     if marks[piece] then places[#places + 1] = { number, piece } end
   end
-  file = io.open(os.getenv("BENCH_EVENTS"))
+  file = io.open(os.getenv("BENCH_FOLDER") .. "/events")
   events = file:read("*a") -- one string: the garbage collector would go through lines again and again
   file:close()
   collectgarbage("setpause", 1000)
@@ -61,7 +60,7 @@ function request()
     return wrk.format("GET", "/")
   end
   local _, last, tenant, id, second, signature, price =
-    string.find(events, "^(%d+) (%S+) (%d+) (%x+) (%S+)\n", position)
+    string.find(events, "^(%d+) (%S+) (%d+) (%S+) (%S+)\n", position)
   if not last then
     exhausted = 1
     return wrk.format("GET", "/exhausted")

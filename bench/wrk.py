@@ -19,6 +19,15 @@ class WrkError(RuntimeError):
     """wrk failed; the message has its output."""
 
 
+class Setup(NamedTuple):
+    """How a server is loaded."""
+
+    connections: int
+    seconds: int
+    database: int
+    """The process id of PostgreSQL."""
+
+
 class Figure(NamedTuple):
     """The results of one run. Processor times are microseconds for each request."""
 
@@ -50,28 +59,15 @@ class Figure(NamedTuple):
         return int(self.requests - self.rejected)
 
 
-def run(
-    server: Server,
-    script: str,
-    variables: Mapping[str, str],
-    *,
-    connections: int,
-    seconds: float,
-    database: int | None = None,
-) -> Figure:
-    """Load a server; ``database`` is the process id of its PostgreSQL. Raises `WrkError`."""
-    before, machine_before = _used(server, database), psutil.cpu_times()
+def run(server: Server, script: str, variables: Mapping[str, str], setup: Setup) -> Figure:
+    """Load a server. Raises `WrkError`."""
+    before = _used(server, setup)
     requests, micros, p50, p99, rejected, failed, sent, exhausted = _load(
-        server, script, variables, connections, seconds
+        server, script, variables, setup
     )
-    after, machine_after = _used(server, database), psutil.cpu_times()
-    used = [end - begin for begin, end in zip(before, after, strict=True)]
-    server_us, database_us, client_us = (each * 1e6 / max(requests, 1) for each in used)
-    # user, nice, system, idle, iowait, irq, softirq, steal
-    machine = [
-        end - begin for begin, end in zip(machine_before[:8], machine_after[:8], strict=True)
-    ]
-    others = machine[0] + machine[1] + machine[2] + machine[7] - sum(used)
+    used = [end - begin for begin, end in zip(before, _used(server, setup), strict=True)]
+    *own, busy, everything = used
+    server_us, database_us, client_us = (seconds * 1e6 / max(requests, 1) for seconds in own)
     return Figure(
         requests=requests,
         per_second=(requests - rejected) / (micros / 1e6),
@@ -84,35 +80,20 @@ def run(
         server_us=server_us,
         database_us=database_us,
         client_us=client_us,
-        others_share=max(others, 0) / max(sum(machine), 0.01),
+        others_share=max(busy - sum(own), 0) / max(everything, 0.01),
     )
 
 
 def _load(
-    server: Server, script: str, variables: Mapping[str, str], connections: int, seconds: float
+    server: Server, script: str, variables: Mapping[str, str], setup: Setup
 ) -> tuple[int, ...]:
-    more_headers = "".join(f"{name}: {value}\r\n" for name, value in server.more_headers.items())
-    own = {
-        "BENCH_PATH": server.path,
-        "BENCH_HEADER": server.header,
-        "BENCH_MORE_HEADERS": more_headers,
-    }
+    options = [f"-c{setup.connections}", f"-d{setup.seconds}s", "--timeout", "2s"]
     done = subprocess.run(
-        [
-            "wrk",
-            "-t1",
-            f"-c{connections}",
-            f"-d{seconds:g}s",
-            "--timeout",
-            "2s",
-            "-s",
-            str(_FOLDER / script),
-            f"http://127.0.0.1:{server.port}",
-        ],
-        env={**os.environ, **own, **variables},
+        ["wrk", "-t1", *options, "-s", str(_FOLDER / script), server.url],
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=seconds + _TIMEOUT,
+        timeout=setup.seconds + _TIMEOUT,
         check=False,
     )
     _, found, numbers = done.stdout.partition("RESULT ")
@@ -121,12 +102,15 @@ def _load(
     return tuple(map(int, numbers.split()))
 
 
-def _used(server: Server, database: int | None) -> tuple[float, float, float]:
-    """Return the processor seconds of the server, of PostgreSQL, and of wrk."""
+def _used(server: Server, setup: Setup) -> tuple[float, ...]:
+    """Return processor seconds: of the server, PostgreSQL, wrk, all programs, and with idling."""
     # RUSAGE_CHILDREN counts children that this process has waited for: between two calls, only wrk
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    of_database = 0.0 if database is None else _cpu_seconds(database)
-    return _cpu_seconds(server.pid), of_database, ended.ru_utime + ended.ru_stime
+    wrk = resource.getrusage(resource.RUSAGE_CHILDREN)
+    machine = psutil.cpu_times()
+    busy = machine.user + machine.nice + machine.system + machine.steal
+    everything = busy + machine.idle + machine.iowait + machine.irq + machine.softirq
+    own = (_cpu_seconds(server.pid), _cpu_seconds(setup.database), wrk.ru_utime + wrk.ru_stime)
+    return (*own, busy, everything)
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -18,9 +18,7 @@ from typing import Final, NamedTuple
 from bench.fuzz.catalog import NAMES, target
 from bench.fuzz.target import Target
 
-_DONE: Final = re.compile(
-    r"^#(\d+)\s+(?:DONE|pulse|NEW|REDUCE|RELOAD|INITED)\s+cov: (\d+) ft: (\d+)", re.MULTILINE
-)
+_COVERED: Final = re.compile(r" cov: (\d+) ")
 _UNITS: Final = re.compile(r"^stat::number_of_executed_units: (\d+)", re.MULTILINE)
 _INPUT_TIMEOUT: Final = 10
 """Seconds for one input."""
@@ -30,7 +28,6 @@ _MAX_MEGABYTES: Final = 2048
 class FuzzResult(NamedTuple):
     """The result of one target."""
 
-    target: Target
     inputs: int
     seconds: float
     branches: int
@@ -41,22 +38,17 @@ def main() -> None:
     """Fuzz, print, and exit with 1 after a finding or if no input was tried."""
     given = _arguments()
     given.keep.mkdir(parents=True, exist_ok=True)
-    print(
-        "| target | what it reads | inputs | seconds | branches | found |\n|---|---|---:|---:|---:|---|",
-        flush=True,
-    )
-    runs = []
+    print("| target | what it reads | inputs | seconds | branches | found |")
+    print("|---|---|---:|---:|---:|---|", flush=True)
+    results = []
     for name in given.only or NAMES:
-        runs.append(run := _run(target(name), given))
-        print(
-            f"| `{name}` | {run.target.reads} | {run.inputs:,} | {run.seconds:.0f} | {run.branches:,} | "
-            f"{run.finding or 'nothing'} |",
-            flush=True,
-        )
-    print(
-        f"| all | | {sum(run.inputs for run in runs):,} | {sum(run.seconds for run in runs):.0f} | | |"
-    )
-    sys.exit(any(run.finding for run in runs))
+        one = target(name)
+        results.append(result := _run(one, given))
+        figures = f"{result.inputs:,} | {result.seconds:.0f} | {result.branches:,}"
+        print(f"| `{name}` | {one.reads} | {figures} | {result.finding or 'nothing'} |", flush=True)
+    inputs, seconds = (sum(figures) for figures in list(zip(*results, strict=True))[:2])
+    print(f"| all | | {inputs:,} | {seconds:.0f} | | |")
+    sys.exit(any(result.finding for result in results))
 
 
 def _arguments() -> argparse.Namespace:
@@ -85,38 +77,32 @@ def _run(one: Target, given: argparse.Namespace) -> FuzzResult:
         for number, seed in enumerate(one.seeds()):
             (corpus / f"seed-{number}").write_bytes(seed)
         words.write_text("".join(f'"{_escaped(word)}"\n' for word in one.words))
-        command = [
-            sys.executable,
-            "-m",
-            "bench.fuzz.child",
-            one.name,
-            str(corpus),
-            *([f"-dict={words}"] if one.words else []),
-            f"-max_len={one.max_size}",
-            f"-runs={given.inputs}",
-            f"-max_total_time={given.seconds}",
-            f"-seed={given.seed}",
-            f"-artifact_prefix={given.keep.resolve()}/{one.name}-",
-            f"-timeout={_INPUT_TIMEOUT}",
-            f"-rss_limit_mb={_MAX_MEGABYTES}",
-            "-print_final_stats=1",
-            "-len_control=0",
-            "-verbosity=1",
-        ]
+        options = {
+            **({"dict": words} if one.words else {}),  # libFuzzer rejects an empty file
+            "max_len": one.max_size,
+            "runs": given.inputs,
+            "max_total_time": given.seconds,
+            "seed": given.seed,
+            "artifact_prefix": f"{given.keep.resolve()}/{one.name}-",
+            "timeout": _INPUT_TIMEOUT,
+            "rss_limit_mb": _MAX_MEGABYTES,
+            "print_final_stats": 1,
+            "len_control": 0,
+        }
+        command = [sys.executable, "-m", "bench.fuzz.child", one.name, str(corpus)]
+        command += [f"-{name}={value}" for name, value in options.items()]
         began = time.monotonic()
-        done = subprocess.run(command, capture_output=True, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
         seconds = time.monotonic() - began
-    output = done.stderr.decode(errors="replace")
-    progress = _DONE.findall(output)
-    inputs, branches = (int(progress[-1][0]), int(progress[-1][1])) if progress else (0, 0)
-    if units := _UNITS.search(output):
-        inputs = int(units[1])
+    inputs = int(units[1]) if (units := _UNITS.search(done.stderr)) else 0
     finding = ""
     if done.returncode or not inputs:
-        log = done.stdout.decode(errors="replace") + output
-        Path(given.keep, f"{one.name}.log").write_text(log)
-        finding = f"{'' if inputs else 'no input was tried: '}see {given.keep}/{one.name}.log"
-    return FuzzResult(one, inputs, seconds, branches, finding)
+        log = given.keep / f"{one.name}.log"
+        log.write_text(done.stdout + done.stderr)
+        finding = f"{'' if inputs else 'no input was tried: '}see {log}"
+    return FuzzResult(inputs, seconds, int([0, *_COVERED.findall(done.stderr)][-1]), finding)
 
 
 def _escaped(word: bytes) -> str:

@@ -9,12 +9,11 @@ import atheris
 
 INSTRUMENTED = [
     "tenantry",
+    "tenantry_cli",
     "tenantry_sdk",
     "joserfc",
     "authlib",
-    "opentelemetry",
     "uvicorn",
-    "tomllib",
 ]
 
 

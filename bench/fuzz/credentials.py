@@ -11,7 +11,7 @@ from bench.fuzz.target import Target, parts, require, require_storable, text
 from tenantry.auth.authentication import requested_organization
 from tenantry.auth.credentials import CredentialFinder
 from tenantry.common.clock import system_clock
-from tenantry.common.logs import redact
+from tenantry.common.redaction import redact
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.sign_in import safe_path
 from tenantry.db.pagination import Position, decode_cursor, encode_cursor, window_after

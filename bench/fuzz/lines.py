@@ -28,6 +28,8 @@ from tenantry.server.metrics import Metrics
 _TURNS: Final = 8
 """Turns of the event loop after which nothing more happens without further bytes."""
 _MAX_TURNS: Final = 400
+_UPGRADE: Final = re.compile(rb"\nupgrade")
+_CLOSES: Final = b"\r\nconnection: close\r\n"
 
 
 class ParsedRequest(NamedTuple):
@@ -90,13 +92,13 @@ class FuzzedServer:
         )
         self._config.load()
         self._state = state
-        self.faults: list[str] = []
+        self.uncaught: list[str] = []
 
     async def talk(self, pieces: list[bytes], is_done: Callable[[], bool] = lambda: True) -> bytes:
         """Send these pieces, close the connection, and return all output."""
         transport = FakeTransport()
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._on_fault)
+        loop.set_exception_handler(self._on_uncaught)
         protocol = LoadSheddingProtocol(self._config, ServerState(), self._state, loop)
         protocol.connection_made(transport)
         for piece in pieces:
@@ -109,12 +111,12 @@ class FuzzedServer:
         await _settle(transport, is_done)
         for task in list(protocol.tasks):
             task.cancel()
-        faults, self.faults = self.faults, []
-        require(not faults, "an uncaught exception", *faults)
+        uncaught, self.uncaught = self.uncaught, []
+        require(not uncaught, "an uncaught exception", *uncaught)
         return bytes(transport.written)
 
-    def _on_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self.faults.append(f"{context.get('message')} {context.get('exception')!r}")
+    def _on_uncaught(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.uncaught.append(f"{context.get('message')} {context.get('exception')!r}")
 
 
 async def _settle(transport: FakeTransport, is_done: Callable[[], bool]) -> None:
@@ -200,42 +202,36 @@ def check_lines(data: bytes) -> None:
     cut, data = data[:1], data[1:]
     asked, written = _talked(_connections, [data])
     if cut and cut[0] % 4:
-        size = max(1, len(data) // (cut[0] % 61 + 1))
-        pieces = [data[start : start + size] for start in range(0, len(data), size)]
-        again, answered = _talked(_connections, pieces)
-        # the server drops queued requests when it rejects what follows them
-        broken_off = 400 in answers_in(written) + answers_in(answered)
-        whole = min(len(asked), len(again)) if broken_off else max(len(asked), len(again))
-        require(asked[:whole] == again[:whole], "the result depends on the split", asked, again)
+        _check_pieces(data, cut[0] % 61 + 1, asked, written)
     statuses = answers_in(written)
     reference, refused = by_reference(data)
-    if re.search(rb"\nupgrade", data.lower()):
+    if _UPGRADE.search(data.lower()):
         # the server ignores the body of an upgrade request and closes the connection; nothing else
         # may differ
-        require(
-            len(asked) <= len(reference) + 1,
-            "an upgrade request is not the last one",
-            asked,
-            reference,
-        )
+        is_last = len(asked) <= len(reference) + 1
+        require(is_last, "an upgrade request is not the last one", asked, reference)
         asked, reference = asked[: len(reference)], reference[: len(asked)]
         asked = asked[:-1] + [ours._replace(body=reference[-1].body) for ours in asked[-1:]]
     for ours, theirs in zip(asked, reference, strict=False):
         require(ours == theirs, "the two servers parse a request differently", ours, theirs)
-    if refused and len(asked) > len(reference):
-        require(
-            _is_harmless(refused, data),
-            f"the server accepts what h11 rejects ({refused})",
-            asked,
-            statuses,
-        )
-    if not refused and len(asked) < len(reference):
-        is_told = (
-            any(status != 200 for status in statuses) or b"\r\nconnection: close\r\n" in written
-        )
-        require(is_told, "a request is not answered", asked, reference)
-    elif not refused:
-        require(len(asked) == len(reference), "an invented request", asked, reference)
+    if refused:
+        is_safe = len(asked) <= len(reference) or _is_harmless(refused, data)
+        require(is_safe, f"the server accepts what h11 rejects ({refused})", asked, statuses)
+        return
+    is_told = statuses.count(200) < len(statuses) or _CLOSES in written
+    require(is_told or len(asked) >= len(reference), "a request is not answered", asked, reference)
+    require(len(asked) <= len(reference), "an invented request", asked, reference)
+
+
+def _check_pieces(data: bytes, number: int, asked: list[ParsedRequest], written: bytes) -> None:
+    """Require that the server parses the same if the bytes come in about so many pieces."""
+    size = max(1, len(data) // number)
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    again, answered = _talked(_connections, pieces)
+    # the server drops queued requests when it rejects what follows them
+    broken_off = 400 in answers_in(written) + answers_in(answered)
+    whole = min(len(asked), len(again)) if broken_off else max(len(asked), len(again))
+    require(asked[:whole] == again[:whole], "the result depends on the split", asked, again)
 
 
 def check_shedding(data: bytes) -> None:
@@ -251,14 +247,9 @@ def check_shedding(data: bytes) -> None:
     answered = [status for status in statuses if status != 100]
     # the last one may be rejected before its body arrives
     require(len(answered) <= max(len(reference) + 1, len(asked)), "too many answers", statuses)
-    if not re.search(rb"\nupgrade", data.lower()):
-        is_told = b"\r\nconnection: close\r\n" in written
-        require(
-            len(answered) >= len(reference) or is_told,
-            "a request is not answered",
-            statuses,
-            reference,
-        )
+    is_told = _CLOSES in written or _UPGRADE.search(data.lower())
+    is_answered = len(answered) >= len(reference) or is_told
+    require(is_answered, "a request is not answered", statuses, reference)
     if len(reference) == 1 and _PLAIN.fullmatch(data.removesuffix(reference[0].body)):
         require(answered == [503], "a request is not rejected", statuses, asked)
 
@@ -299,35 +290,43 @@ def by_reference(data: bytes) -> tuple[list[ParsedRequest], str]:
     """Parse with h11; return the complete requests, and the reason if it rejects the rest."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=2**20)
     found: list[ParsedRequest] = []
-    current: h11.Request | None = None
-    body = b""
     try:
         connection.receive_data(data)
-        while True:
-            event = connection.next_event()
-            if isinstance(event, h11.Request):
-                current, body = event, b""
-            elif isinstance(event, h11.Data):
-                body += event.data
-            elif isinstance(event, h11.EndOfMessage) and current is not None:
-                found.append(
-                    ParsedRequest(current.method.decode(), _origin_form(current.target), body)
-                )
-                if found[-1].method == "PRI":  # the preface of HTTP/2 (RFC 9113 section 3.4)
-                    return found[:-1], "HTTP/2"
-                # the protocol may change
-                if connection.their_state not in (h11.DONE, h11.MUST_CLOSE):
-                    return found, ""
-                length = [] if current.method == b"HEAD" else [("content-length", "0")]
-                connection.send(h11.Response(status_code=200, headers=length))
-                connection.send(h11.EndOfMessage())
-                if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
-                    return found, ""
-                connection.start_next_cycle()
-            else:
-                return found, ""
+        while (request := _next_request(connection)) is not None:
+            if request.method == "PRI":  # the preface of HTTP/2 (RFC 9113 section 3.4)
+                return found, "HTTP/2"
+            found.append(request)
+            if not _is_answered(connection, request):
+                break
     except h11.RemoteProtocolError as error:
         return found, str(error) or type(error).__name__
+    return found, ""
+
+
+def _next_request(connection: h11.Connection) -> ParsedRequest | None:
+    """Return the next request; None if none is complete."""
+    head = connection.next_event()
+    if not isinstance(head, h11.Request):
+        return None
+    body = b""
+    while isinstance(event := connection.next_event(), h11.Data):
+        body += event.data
+    if not isinstance(event, h11.EndOfMessage):
+        return None
+    return ParsedRequest(head.method.decode(), _origin_form(head.target), body)
+
+
+def _is_answered(connection: h11.Connection, request: ParsedRequest) -> bool:
+    """Answer a request; return whether another one may follow it."""
+    if connection.their_state not in (h11.DONE, h11.MUST_CLOSE):  # the protocol may change
+        return False
+    length = [] if request.method == "HEAD" else [("content-length", "0")]
+    connection.send(h11.Response(status_code=200, headers=length))
+    connection.send(h11.EndOfMessage())
+    if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+        return False
+    connection.start_next_cycle()
+    return True
 
 
 def _origin_form(target: bytes) -> bytes:

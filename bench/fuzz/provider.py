@@ -1,18 +1,18 @@
 """What the payment provider sends, and forgeries of it."""
 
 import json
-from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import stripe
 
 from bench.fuzz.target import Target, parts, require, require_storable, run_now, text
-from tenantry.common.clock import EPOCH_MAX
+from tenantry.common.clock import EPOCH_MAX, system_clock
 from tenantry.domain.errors import ProviderUnavailableError
 from tenantry.integrations.stripe.answers import ListPage, read_pages
+from tenantry.integrations.stripe.connection import ProviderResponse, second_sent
 from tenantry.integrations.stripe.decode import (
+    MalformedObjectError,
     NotAnEventError,
-    NotASubscriptionError,
     decode_event,
     decode_subscription,
 )
@@ -38,7 +38,7 @@ def check_signature(data: bytes) -> None:
     refusal = _verifier.check(header, body, _NOW)
     accepted = refusal is None
     try:
-        webhooks.verify(
+        webhooks.verify_provider_event(
             body, {"Provider-Signature": header.decode("ascii", "replace")}, _SECRETS, now=_NOW
         )
         by_sdk = True
@@ -187,7 +187,7 @@ def check_subscription(data: bytes) -> None:
     """Require that a subscription raises only declared errors and can be stored."""
     try:
         subscription = decode_subscription(data)
-    except NotASubscriptionError as error:
+    except MalformedObjectError as error:
         require(len(str(error)) < 1000, "a long message", error)
         return
     require_storable(subscription, _MAX_TEXT)
@@ -196,7 +196,8 @@ def check_subscription(data: bytes) -> None:
 def check_list(data: bytes) -> None:
     """Require the same for a page of a list and the answer's date."""
     date, body = parts(data, 2)
-    answer = SimpleNamespace(body=body, headers={"date": text(date)}, request_id="req_1")
+    sent_at = second_sent(text(date), 0.0, system_clock())
+    answer = ProviderResponse(body, "req_1", sent_at)
 
     class Connection:
         async def send(self, *_: object, **__: object) -> object:

@@ -1,27 +1,24 @@
-"""What the SDK and the commands read: answers of any server, and files."""
+"""What the SDK and the commands read of any server."""
 
 import contextlib
-import tempfile
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from bench.fuzz.target import Target, parts, require, text
-from tenantry.cli.client_configuration import read_config
-from tenantry.cli.output import CommandError, printable, printable_lines
-from tenantry.cli.sign_in_storage import SignInStorage
-from tenantry_sdk import ApiKey, FileStore, Page, Project, Secret, Tenant
-from tenantry_sdk._response import Response, is_whole
+from tenantry.domain.webhooks import signed_headers
+from tenantry_cli.output import printable, printable_lines
+from tenantry_sdk import ApiKey, Page, Principal, Project, Secret, Tenant, webhooks
+from tenantry_sdk._response import Response, error_of, is_whole
 from tenantry_sdk._retry import retry_after
 from tenantry_sdk._secret import revealed
 from tenantry_sdk._tokens import RefreshToken, as_token, endpoint_of, token_of
-from tenantry_sdk._verify import PRINCIPAL_HEADERS, principal_of, verify_call
+from tenantry_sdk._verify import ACCESS_HEADERS, PRINCIPAL_HEADERS, principal_of, verify_call
 from tenantry_sdk.errors import (
     ConfigurationError,
     TokenRefreshError,
     UnreadableAnswerError,
-    error_of,
 )
+from tests.support.webhook_endpoint import SECRET, endpoint_at
 
 _NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 _KINDS: Final[tuple[Any, ...]] = (Any, ApiKey, Project, Tenant, Page[ApiKey])
@@ -29,6 +26,9 @@ _GRANT: Final = RefreshToken(
     issuer="https://issuer.example", client_id="cli", refresh_token=Secret("refresh-1")
 )
 _MAX_TEXT: Final = 16_384
+_MOST_SIGNATURES: Final = 16
+_TOLERANCE: Final = timedelta(seconds=300)
+_EVENT: Final = b'{"id":"e","type":"tenant.created","orgId":"a","at":"2026-01-01T00:00:00Z","version":1,"data":{}}'
 
 
 def check_answer(data: bytes) -> None:
@@ -42,13 +42,15 @@ def check_answer(data: bytes) -> None:
     }
     seconds = retry_after(headers, _NOW)
     require(seconds is None or 0 <= seconds < 1e12, "an invalid Retry-After", seconds)
-    error = error_of(status, headers, content, seconds)
+    error = error_of(Response(status, headers, content), seconds)
     require(len(str(error)) < _MAX_TEXT, "a long error", len(str(error)))
     response = Response(200, headers, content)
     is_whole(response)
-    identity = dict.fromkeys((*PRINCIPAL_HEADERS.values(), "x-features"), text(content))
+    identity = dict.fromkeys(
+        (*PRINCIPAL_HEADERS.values(), *ACCESS_HEADERS.values(), "x-features"), text(content)
+    )
     with contextlib.suppress(UnreadableAnswerError):
-        principal_of(Response(status, {**headers, **identity}, content))
+        principal_of(Response(status, {**headers, **identity}, content), Principal)
     call = verify_call(
         [(b"Authorization", content), (b"X-Organization-Id", head), (b"X-API-Key", content)],
         None,
@@ -69,40 +71,47 @@ def check_answer(data: bytes) -> None:
             response.parse(kind)
 
 
+def check_webhook(data: bytes) -> None:
+    """Require that the SDK accepts what the service signed in the last 300 seconds, and nothing
+    else; ``@`` is replaced by a valid signature.
+    """
+    offset, header, body = parts(data, 3)
+    stamp = str(int(_NOW.timestamp()) + int.from_bytes(offset[:2], signed=True))
+    at = datetime.fromtimestamp(int(stamp), UTC)
+    sent = signed_headers(endpoint_at("https://app.example/"), "evt_1", at, body)
+    given = text(header).replace("@", sent["webhook-signature"])
+    headers = {**sent, "webhook-timestamp": stamp + text(offset[2:]), "webhook-signature": given}
+    try:
+        webhooks.unwrap(body, headers, SECRET, now=_NOW.timestamp())
+        is_accepted = True
+    except webhooks.SignatureError:
+        is_accepted = False
+    except webhooks.PayloadError:
+        is_accepted = True
+    values = given.split(" ")
+    is_valid = (
+        sent["webhook-signature"] in values
+        and len(values) <= _MOST_SIGNATURES
+        and headers["webhook-timestamp"] == stamp
+        and abs(_NOW - at) <= _TOLERANCE
+    )
+    require(is_accepted is is_valid, "the service and the SDK disagree", headers, body)
+
+
 def check_tokens(data: bytes) -> None:
     """Require that an identity provider's answers to the SDK and ``tenantry login`` raise only
     declared errors.
     """
     head, content = parts(data, 2)
     status = 200 if not head[:1].isdigit() else int(head[:1]) * 100
+    answer = Response(status, {}, content)
     for read in (
-        lambda: endpoint_of("https://issuer.example", "token_endpoint", status, content),
-        lambda: token_of(_GRANT, status, content, 0.0, None),
+        lambda: endpoint_of("https://issuer.example", answer),
+        lambda: token_of(_GRANT, answer, 0.0, None),
         lambda: as_token(text(content), 0.0),
     ):
         with contextlib.suppress(TokenRefreshError, ConfigurationError):
             read()
-
-
-_folder: Final = tempfile.TemporaryDirectory(prefix="tenantry-fuzz-")
-
-
-def check_files(data: bytes) -> None:
-    """Require that configuration, session and token files raise only declared errors."""
-    folder = Path(_folder.name)
-    path = folder / "config.toml"
-    path.write_bytes(data)
-    with contextlib.suppress(CommandError):
-        read_config(path)
-    session = folder / "default" / "session.json"
-    session.parent.mkdir(exist_ok=True)
-    session.write_bytes(data)
-    SignInStorage(folder, "default").load()
-    token = folder / "token.json"
-    token.touch(mode=0o600)
-    token.write_bytes(data)
-    with contextlib.suppress(ConfigurationError):
-        FileStore(token).load()
 
 
 def check_terminal(data: bytes) -> None:
@@ -146,6 +155,24 @@ TARGETS: Final = (
         max_size=8192,
     ),
     Target(
+        name="sdk-webhook",
+        reads="headers and body of a webhook to the SDK, from any client; compared with the service",
+        check=check_webhook,
+        seeds=lambda: [
+            b"\0\0\n@\n{}",
+            b"\0\0\nv1,x @ v1a,y\n{}",
+            b"\0\0\n@\n" + _EVENT,
+            b"\1\x2c\n@\n{}",
+            b"\1\x2d\n@\n{}",
+            b"\xfe\xd3\n@\n{}",
+            b"\0\0x\n@\n{}",
+            b"\0\0\n" + b"@ " * 17 + b"\n{}",
+            b"\0\0\n@\n" + _DEEP,
+        ],
+        words=(b"v1,", b"@", b" ", b"v1a,", b"\t", b'"type":', b'"data":', b'"at":', b"\xc2\xb2"),
+        max_size=1024,
+    ),
+    Target(
         name="sdk-token",
         reads="discovery and token answers to the SDK, from the identity provider",
         check=check_tokens,
@@ -160,32 +187,6 @@ TARGETS: Final = (
         ],
         words=tuple(
             b'"access_token" "expires_in" "refresh_token" "error" 1e999 -1 W1tb eyJleHAi'.split()
-        ),
-        max_size=8192,
-    ),
-    Target(
-        name="command-files",
-        reads="the files of the commands, from their user",
-        check=check_files,
-        seeds=lambda: [
-            b'profile = "a"\n[profiles.a]\nbase_url = "https://a.example"\nkeyring = true\n',
-            b'{"base_url": "https://a", "issuer": "https://i", "client_id": "c"}',
-            b'{"access_token": "a", "expires_at": 1.5, "refresh_token": null}',
-            b"a = " + b"[" * 1500,
-            b"a = " + b"9" * 5000,
-            b'{"access_token": "\xff"}',
-            _DEEP,
-        ],
-        words=(
-            b"profile",
-            b"[profiles.",
-            b"[[",
-            b"]]",
-            b'"""',
-            b"base_url",
-            b"1979-05-27",
-            b'"access_token"',
-            b"0x",
         ),
         max_size=8192,
     ),

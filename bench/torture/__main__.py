@@ -9,8 +9,7 @@ revocation``.
 - ``standbys``: no check at a standby is answered from a state before an acknowledged change.
 
 With ``--mistakes`` the service is a copy of the code that has a deliberate fault, one of
-`tests.faults`, which must break a promise. Standbys need root, for network namespaces. With
-Debian's faketime clocks are moved; as root disks are filled.
+`tests.faults`, which must break a promise. Standbys need root, for network namespaces.
 """
 
 import argparse
@@ -21,13 +20,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import uvloop
 
 from bench.torture import feed, revocation, standbys
 from bench.torture.deployment import (
-    CLOCK_LIBRARIES,
     MACHINES,
     DatabaseKind,
     Deployment,
@@ -44,16 +42,7 @@ SUBJECTS: Final = {
     "feed": feed.SUBJECT,
     "standbys": standbys.SUBJECT,
 }
-TIMES: Final = 2
 COMMITS: Final = ("on", "off", "local", "remote_write", "remote_apply")
-
-
-class _Settings(NamedTuple):
-    subject: Subject
-    times: int
-    chance: random.Random
-    commit: str
-    logs: Path | None
 
 
 def main() -> None:
@@ -64,19 +53,14 @@ def main() -> None:
     print(f"seed {given.seed}", flush=True)
     if given.logs:
         given.logs.mkdir(parents=True, exist_ok=True)
-    subject = SUBJECTS[given.subject]
     chance = random.Random(given.seed)  # noqa: S311  # no secret
-    settings = _Settings(subject, given.times, chance, given.commit, given.logs)
     if given.mistakes:
-        sys.exit(not all(_is_found(name, settings) for name in subject.mistakes))
+        sys.exit(not all(_is_found(name, given, chance) for name in given.subject.mistakes))
     reports = [
-        _torture(kind, chosen, settings)
-        for kind, disturbances in subject.plan.items()
+        _torture(kind, chosen, given, chance)
+        for kind, disturbances in given.subject.plan.items()
         if (chosen := [each for each in disturbances if given.only in (None, each.name)])
-        and _can_run(kind)
     ]
-    if not reports:
-        sys.exit("bench: nothing to do here")
     print("\n".join(printed(reports)))
     sys.exit(any(report.violations for report in reports))
 
@@ -88,9 +72,7 @@ def _arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("subject", choices=SUBJECTS)
-    parser.add_argument(
-        "--times", type=int, default=TIMES, help="how often to cause each disturbance"
-    )
+    parser.add_argument("--times", type=int, default=2, help="how often to cause each disturbance")
     parser.add_argument("--only", metavar="NAME", help="this disturbance only")
     parser.add_argument(
         "--mistakes", action="store_true", help="with each deliberate fault in the code instead"
@@ -102,26 +84,21 @@ def _arguments() -> argparse.Namespace:
         "--commit", choices=COMMITS, default="on", help="PostgreSQL's synchronous_commit"
     )
     parser.add_argument("--logs", type=Path, help="a folder to keep all logs in")
-    return parser.parse_args()
+    given = parser.parse_args()
+    name, given.subject = given.subject, SUBJECTS[given.subject]
+    known = {each.name for own in given.subject.plan.values() for each in own}
+    if given.only not in (None, *known):
+        parser.error(f"no disturbance {given.only!r}; known: {', '.join(sorted(known))}")
+    if name == "standbys" and os.geteuid():
+        parser.error("standbys need root")
+    return given
 
 
-def _can_run(kind: DatabaseKind) -> bool:
-    """Return whether a deployment can run here; say so if it can't."""
-    obstacle = ""
-    if kind in (DatabaseKind.FULL, DatabaseKind.STANDBYS) and os.geteuid():
-        obstacle = "needs root"
-    if kind is DatabaseKind.CLOCK and not CLOCK_LIBRARIES:
-        obstacle = "needs Debian's faketime"
-    if obstacle:
-        print(f"left out: {kind}: {obstacle}")
-    return not obstacle
-
-
-def _is_found(mistake: str, settings: _Settings) -> bool:
+def _is_found(mistake: str, given: argparse.Namespace, chance: random.Random) -> bool:
     """Run the service with a mistake; return whether it broke a promise."""
-    kind, disturbances = settings.subject.mistakes[mistake]
+    kind, disturbances = given.subject.mistakes[mistake]
     with interpreter_with(mistake) as python:
-        report = _torture(kind, disturbances, settings, python)
+        report = _torture(kind, disturbances, given, chance, python=python)
     print("\n".join(["", f"with a mistake: {mistake}", *printed([report])]), flush=True)
     return bool(report.violations)
 
@@ -129,40 +106,41 @@ def _is_found(mistake: str, settings: _Settings) -> bool:
 def _torture(
     kind: DatabaseKind,
     disturbances: Sequence[Disturbance],
-    settings: _Settings,
+    given: argparse.Namespace,
+    chance: random.Random,
+    *,
     python: str = sys.executable,
 ) -> Report:
     """Cause each of the disturbances so many times, in any order."""
-    planned = [each for each in disturbances for _ in range(settings.times)]
-    settings.chance.shuffle(planned)
+    planned = [each for each in disturbances for _ in range(given.times)]
+    chance.shuffle(planned)
     with contextlib.ExitStack() as stack:
         machines = None
         if kind is DatabaseKind.STANDBYS:  # moves this thread: the loop begins after that
             machines = stack.enter_context(network(MACHINES))
         site = running_deployment(
             kind,
-            [f"synchronous_commit={settings.commit}"],
-            settings.logs,
+            [f"synchronous_commit={given.commit}"],
+            given.logs,
             network=machines,
             python=python,
-            plans=settings.subject.plans,
+            plans=given.subject.plans,
         )
-        return uvloop.run(_disturb(site, planned, settings))
+        return uvloop.run(_disturb(site, planned, given.subject, chance))
 
 
 async def _disturb(
     running: contextlib.AbstractAsyncContextManager[Deployment],
     planned: Sequence[Disturbance],
-    settings: _Settings,
+    subject: Subject,
+    chance: random.Random,
 ) -> Report:
     async with running as site:
-        run = settings.subject.run(site, settings.chance)
+        run = subject.run(site, chance)
         async with run.loading():
             for number, disturbance in enumerate(planned, start=1):
-                print(
-                    f"  {site.kind.name.lower()} {number}/{len(planned)}: {disturbance.name}",
-                    flush=True,
-                )
+                place = f"{site.kind.name.lower()} {number}/{len(planned)}"
+                print(f"  {place}: {disturbance.name}", flush=True)
                 await run.inject(disturbance)
         return await run.report()
 

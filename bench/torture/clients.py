@@ -35,6 +35,19 @@ Work = Callable[[LoadClient, int], Awaitable[None]]
 """What a client does in a turn; it gets the number of the turn."""
 
 
+class ApiRequest(NamedTuple):
+    """A request to the API of a client with a credential."""
+
+    kind: str
+    """Its name in counts."""
+    method: str
+    path: str
+    credential: str
+    document: Mapping[str, object] | None = None
+    """The body; None for none."""
+    idempotency_key: str = ""
+
+
 class AnsweredRequest(NamedTuple):
     """One request, when its answer came on the monotonic clock, and how long it took in seconds."""
 
@@ -122,42 +135,22 @@ class Clients(ABC):
         """Wait for the mean pause, or another one, more or less."""
         await asyncio.sleep(self._chance.expovariate(1 / (pause or self._pause)))
 
-    async def request(
-        self,
-        kind: str,
-        client: LoadClient,
-        method: str,
-        path: str,
-        credential: str,
-        document: Mapping[str, object] | None = None,
-        idempotency_key: str = "",
-    ) -> Answer:
+    async def request(self, client: LoadClient, request: ApiRequest) -> Answer:
         """Send a request once."""
-        header = f"Authorization: Bearer {credential}"
-        if idempotency_key:
-            header += f"\r\nIdempotency-Key: {idempotency_key}"
-        body = b"" if document is None else json.dumps(document).encode()
+        header = f"Authorization: Bearer {request.credential}"
+        if request.idempotency_key:
+            header += f"\r\nIdempotency-Key: {request.idempotency_key}"
+        body = b"" if request.document is None else json.dumps(request.document).encode()
         began = time.monotonic()
-        answer = await client.send(method, path, header, body)
-        self._note(kind, answer, began)
+        answer = await client.send(request.method, request.path, header, body)
+        self._note(request.kind, answer, began)
         is_object = answer.body.startswith(b"{")  # a load balancer's own answer is a page
         return Answer(answer.status, json.loads(answer.body) if is_object else {})
 
-    async def request_until_definite(
-        self,
-        kind: str,
-        client: LoadClient,
-        method: str,
-        path: str,
-        credential: str,
-        document: Mapping[str, object] | None = None,
-        idempotency_key: str = "",
-    ) -> Answer:
+    async def request_until_definite(self, client: LoadClient, request: ApiRequest) -> Answer:
         """Repeat a request until its answer is definite."""
         while True:
-            answer = await self.request(
-                kind, client, method, path, credential, document, idempotency_key
-            )
+            answer = await self.request(client, request)
             is_pending = answer.content.get("code") == "idempotency_in_flight"
             if answer.status not in INDEFINITE and not is_pending:
                 return answer

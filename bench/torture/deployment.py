@@ -4,12 +4,10 @@ provider's API.
 
 import asyncio
 import contextlib
-import itertools
-import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -34,6 +32,7 @@ from tests.support.database_server import (
 )
 from tests.support.issuer import AUDIENCE, running_issuer
 from tests.support.link import Link
+from tests.support.ports import free_port
 from tests.support.postgres import as_url
 from tests.support.smtp import MailServer, running
 from tests.system.machines.network import Network
@@ -41,12 +40,8 @@ from tests.system.machines.network import Network
 OWNERS: Final = ("owner0", "owner1")
 """Tenants whose keys and members the load changes."""
 OPERATOR: Final = "operator-of-the-torture-0123456789abcdef"
-CLOCK_LIBRARIES: Final = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
-"""Debian's faketime, if installed."""
-CORRECT_TIME: Final = "+0"
 LOGIN: Final = "tenantry_service"
 """The service's login, which owns nothing."""
-_DATA: Final = "data"
 _OUTSIDE: Final = "outside"
 SERVICE: Final = "service"
 """The machine of the service, with `DatabaseKind.STANDBYS`."""
@@ -55,8 +50,6 @@ MACHINES: Final = (_OUTSIDE, SERVICE, *_DATABASES)
 """The machines of `DatabaseKind.STANDBYS`: clients, mail server and providers; the service; the
 databases, of which the first begins as the primary.
 """
-_DATA_SIZE: Final = "700m"
-_WAL_SIZE: Final = "300m"
 _OPTIONS: Final = (
     "shared_buffers=128MB",
     "max_connections=200",
@@ -79,8 +72,6 @@ class DatabaseKind(StrEnum):
     """The database of a deployment."""
 
     ALONE = "one PostgreSQL"
-    CLOCK = "one PostgreSQL, and one set of servers with a separate clock"
-    FULL = "one PostgreSQL on file systems of a fixed size"
     SYNCHRONOUS = "a primary and a synchronous standby"
     ASYNCHRONOUS = "a primary and an asynchronous standby"
     STANDBYS = "a primary and two standbys that answer checks, each on a machine"
@@ -90,14 +81,11 @@ class ServerSet(NamedTuple):
     """Server processes with one parent."""
 
     processes: int = 1
-    has_clock: bool = False
-    """Whether it has a separate clock."""
     checks: Sequence[str] = ()
     """The standbys that it checks keys at, the nearest first; none for the primary alone."""
 
 
 SERVER_SETS: Final = (ServerSet(2), ServerSet(1))
-_WITH_CLOCK: Final = (ServerSet(2), ServerSet(1, has_clock=True))
 _AT_STANDBYS: Final = tuple(
     ServerSet(checks=order)
     for order in (("db-2", "db-3", "db-1"), ("db-3", "db-2", "db-1"))
@@ -148,9 +136,6 @@ class Deployment:
         """The load's target, at any of the ``ports``."""
         self.server_sets: Sequence[ServerSet] = SERVER_SETS
         self.workers = 1
-        self.clock = folder / "clock"
-        """faketime's file for the set of servers with a separate clock."""
-        self.data, self.wal = folder / _DATA, folder / "wal"
         self.replicated: ReplicatedDatabase
         if kind in (DatabaseKind.SYNCHRONOUS, DatabaseKind.ASYNCHRONOUS):
             self.replicated = Pair(folder, (*_OPTIONS, *options), pair)
@@ -165,13 +150,8 @@ class Deployment:
                 folder, machines, (*_OPTIONS_OF_STANDBYS, *options), have_names=True
             )
         else:
-            if kind is DatabaseKind.CLOCK:
-                self.server_sets = _WITH_CLOCK
-            self.wal.mkdir()
-            self.replicated = ReplicatedDatabase(
-                folder, {_DATA: None}, (*_OPTIONS, *options), wal=self.wal
-            )
-        self.ports = [support.free_port() for _ in self.server_sets]
+            self.replicated = ReplicatedDatabase(folder, {"data": None}, (*_OPTIONS, *options))
+        self.ports = [free_port() for _ in self.server_sets]
         self.mail = MailServer(host=self.outside)
         self.provider = FailingProvider()
         self.link = Link(lambda: _connect(self.provider.url), self.outside)
@@ -262,11 +242,12 @@ class Deployment:
                     "VALUES (%(id)s, %(id)s, %(id)s, 'owner@example.com')",
                     {"id": name},
                 )
-        return dict(zip(names, support.create_owner_keys(self.conninfo, names), strict=True))
+        owners = {f"key_owner_{name}": name for name in names}
+        secrets = support.create_keys(self.conninfo, owners, are_owners=True)
+        return {tenant: secrets[key_id] for key_id, tenant in owners.items()}
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Start the service's processes."""
-        self.clock.write_text(CORRECT_TIME)
         variables = {
             "DATABASE_URL": as_url(make_conninfo(self.replicated.conninfo, user=LOGIN)),
             "HOST": self.host,
@@ -287,13 +268,6 @@ class Deployment:
 
     def _variables_of(self, servers: ServerSet) -> dict[str, str]:
         variables = {"WORKERS": str(servers.processes)}
-        if servers.has_clock:
-            variables |= {
-                "LD_PRELOAD": str(CLOCK_LIBRARIES[-1]),
-                "FAKETIME_TIMESTAMP_FILE": str(self.clock),
-                "FAKETIME_CACHE_DURATION": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            }
         if servers.checks:
             hosts = self.replicated.hosts(servers.checks)
             variables["DATABASE_CHECKS_URL"] = as_url(make_conninfo(hosts, user=LOGIN))
@@ -343,9 +317,6 @@ async def running_deployment(
             catalog.write_text(plans)
             variables["TENANTRY_PLANS"] = str(catalog)
         async with contextlib.AsyncExitStack() as stack:
-            if kind is DatabaseKind.FULL:
-                stack.enter_context(_mounted(site.data, _DATA_SIZE))
-                stack.enter_context(_mounted(site.wal, _WAL_SIZE))
             stack.callback(copy_logs, site, logs)
             await stack.enter_async_context(started(site, **variables))
             yield site
@@ -402,21 +373,3 @@ def _is_ready(url: str) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _mounted(place: Path, size: str) -> Iterator[None]:
-    """Mount a file system of a fixed size in memory."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def fill(place: Path) -> Path:
-    """Use all free space of a file system; return the file to delete."""
-    filler = place / "filler"
-    with filler.open("wb", buffering=0) as out, contextlib.suppress(OSError):
-        out.writelines(itertools.repeat(bytes(4096)))
-    return filler

@@ -16,7 +16,7 @@ import psycopg
 
 from bench.torture.client import NO_ANSWER
 from bench.torture.clients import AnsweredRequest
-from bench.torture.deployment import CORRECT_TIME, SERVICE, DatabaseKind, Deployment, fill
+from bench.torture.deployment import SERVICE, DatabaseKind, Deployment
 from bench.torture.load import READS, SUCCESSES
 from tests.support.database_server import DatabaseServer
 
@@ -44,12 +44,6 @@ _OPEN: Final = 10.0
 _FIND_TIMEOUT: Final = 30.0
 """Seconds to wait for a process to kill."""
 _POLL: Final = 0.05
-_WAL_SWITCHES: Final = 40
-_HOURS: Final = (1, 26)
-_CLOCK_LAG: Final = 2.5
-"""Seconds until faketime reads its file again: it does so once its second is over one past that of
-the last read.
-"""
 PARALLEL_MAILS: Final = 4
 """Mails that a worker sends at the same time."""
 UNREPLICATED_MAILS: Final = 5 * PARALLEL_MAILS
@@ -225,26 +219,6 @@ async def _kill_and_start(
     return 1  # `kill` raises if there is no process
 
 
-async def fill_data(site: Deployment, chance: random.Random) -> None:
-    """Fill the disk of the tables."""
-    filler = await asyncio.to_thread(fill, site.data)
-    await _wait(chance, _LONG)
-    filler.unlink()
-
-
-async def fill_wal(site: Deployment, chance: random.Random) -> None:
-    """Fill the disk of the write-ahead log, and use up its reserve."""
-    filler = await asyncio.to_thread(fill, site.wal)
-    for _ in range(_WAL_SWITCHES):
-        with contextlib.suppress(psycopg.Error):
-            await asyncio.to_thread(
-                site.rows, "SELECT pg_logical_emit_message(true, '', repeat('x', 4000000))"
-            )
-        await asyncio.sleep(0.1)
-    await _wait(chance)
-    filler.unlink()
-
-
 # One of several standbys
 
 
@@ -366,17 +340,6 @@ async def fail_provider(site: Deployment, chance: random.Random) -> None:
     site.provider.is_failing = False
 
 
-# The clock
-
-
-async def step_clock(site: Deployment, chance: random.Random) -> None:
-    """Move the clock of one set of servers by hours, and back."""
-    site.clock.write_text(f"{chance.choice('+-')}{chance.randint(*_HOURS)}h")
-    await _wait(chance, _LONG)
-    site.clock.write_text(CORRECT_TIME)
-    await asyncio.sleep(_CLOCK_LAG)
-
-
 def _of_database(*disturbances: Disturbance) -> tuple[Disturbance, ...]:
     """Return them with what each failure of the database explains."""
     return tuple(
@@ -399,9 +362,6 @@ KILL_DATABASE, *_OTHERS = _of_database(
     Disturbance("PostgreSQL restarted", restart_database),
 )
 OF_DATABASE: Final = (KILL_DATABASE, *_OTHERS)
-OF_DISKS: Final = _of_database(
-    Disturbance("data disk full", fill_data), Disturbance("WAL disk full", fill_wal)
-)
 [FAIL_OVER, FAIL_OVER_BEHIND] = _of_database(
     Disturbance("failover, synchronous", fail_over, kills=True, restore=rejoin),
     Disturbance("failover, asynchronous", fail_over_behind, kills=True, loses=True, restore=rejoin),
@@ -420,9 +380,6 @@ OF_PROVIDER: Final = (
     Disturbance("provider down", cut_provider, rejects=_CHECKOUTS),
     Disturbance("provider hangs", hang_provider, rejects=_CHECKOUTS),
     Disturbance("provider answers 500", fail_provider, rejects=_CHECKOUTS),
-)
-STEP_CLOCK: Final = Disturbance(
-    "clock stepped", step_clock, answers={kind: {400} for kind in EVENTS}
 )
 BEHIND: Final = (
     Disturbance("WAL receiver stopped", stop_receiver),

@@ -2,17 +2,15 @@
 acknowledged change.
 
 Eight writers change keys, members, tenants, the name of one tenant that two of them share, and
-plans. Meanwhile server processes and the follower, which is a separate process, are killed.
+plans. Meanwhile server processes are killed.
 """
 
 import asyncio
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from bench.events import MONTH
@@ -25,16 +23,15 @@ from bench.torture.clients import (
     NO_CONTENT,
     RETRY_PAUSE,
     TENANTS,
-    Answer,
+    ApiRequest,
     Clients,
     Work,
 )
 from bench.torture.deployment import OPERATOR, DatabaseKind, Deployment
-from bench.torture.feed_checks import SHARED, Change, FeedResult, compare, read_state, reversals
-from bench.torture.follower import TOKEN, FollowedEvent, followed_events, read_pages
+from bench.torture.feed_checks import SHARED, Change, FeedResult, compare, read_state
+from bench.torture.follower import Follower
 from bench.torture.report import Report
 from bench.torture.run import Run, Subject
-from bench.torture.supervisor import ProcessSupervisor
 from tenantry.domain.outbound_events import EventType
 from tests.support import events
 
@@ -51,11 +48,9 @@ _BETWEEN_KILLS: Final = (1.0, 5.0)
 _CATCH_UP: Final = 60.0
 """Seconds for the follower's last events."""
 _POLL: Final = 0.1
-_SHOWN: Final = 5
 _HEAD: Final = (
     "run",
     "servers killed",
-    "follower killed",
     "disturbances",
     "acknowledged",
     "committed",
@@ -107,10 +102,9 @@ class ChangeWriters(Clients):
         """Create a key, rename it several times, and revoke it."""
         name, owner = f"{tenant}-{number}-0", self._owners[tenant]
         wanted = {"orgId": tenant, "name": name, "scopes": ["projects:read"]}
-        _, made = await self._send(client, "POST", KEYS, owner, wanted, name)
-        if "id" not in made:  # lost with its tenant's state
+        key = await self._create(client, KEYS, owner, wanted, name)
+        if key is None:
             return
-        key = _Object(client, made["id"], f"{KEYS}/{made['id']}", owner)
         self.acknowledged.add(Change(EventType.KEY_CREATED, key.object_id, name))
         for step in range(1, 1 + _RENAMES):
             await self.rest()
@@ -122,10 +116,9 @@ class ChangeWriters(Clients):
         """Invite a member, change the role, and remove the member."""
         user, owner = f"user-{number}", self._owners["members0"]
         wanted = {"userId": user, "role": "member"}
-        _, made = await self._send(client, "POST", MEMBERS, owner, wanted, user)
-        if "id" not in made:
+        member = await self._create(client, MEMBERS, owner, wanted, user)
+        if member is None:
             return
-        member = _Object(client, made["id"], f"{MEMBERS}/{made['id']}", owner)
         self.acknowledged.add(Change(EventType.MEMBER_INVITED, member.object_id))
         await self._change(EventType.MEMBER_UPDATED, member, "PATCH", {"role": "admin"})
         await self._change(EventType.MEMBER_REMOVED, member, "DELETE")
@@ -175,24 +168,18 @@ class ChangeWriters(Clients):
         name: str = "",
     ) -> None:
         """Change an object, whose name is this one then; note what is acknowledged."""
-        status, _ = await self._send(
-            changed.client, method, changed.path, changed.credential, document
-        )
+        request = ApiRequest("change", method, changed.path, changed.credential, document)
+        status, _ = await self.request_until_definite(changed.client, request)
         if status in (OK, CREATED, NO_CONTENT):
             self.acknowledged.add(Change(event, changed.object_id, name))
 
-    async def _send(
-        self,
-        client: LoadClient,
-        method: str,
-        path: str,
-        credential: str,
-        document: Mapping[str, object] | None,
-        idempotency_key: str = "",
-    ) -> Answer:
-        return await self.request_until_definite(
-            "change", client, method, path, credential, document, idempotency_key
-        )
+    async def _create(
+        self, client: LoadClient, path: str, owner: str, document: Mapping[str, object], key: str
+    ) -> _Object | None:
+        """Create an object; None if it is lost with its tenant's state."""
+        request = ApiRequest("change", "POST", path, owner, document, key)
+        _, made = await self.request_until_definite(client, request)
+        return _Object(client, made["id"], f"{path}/{made['id']}", owner) if "id" in made else None
 
 
 def _plan_event(org: str, price: str, number: int) -> dict[str, Any]:
@@ -216,28 +203,12 @@ class FeedRun(Run):
         own = random.Random(chance.random())  # noqa: S311  # no secret
         self._writers = ChangeWriters(site, site.create_tenants(_OWN), own)
         self.loads = [self._writers]
-        self._path = site.folder / "followed"
-        self._path.touch()
-        self._follower = ProcessSupervisor(
-            [
-                sys.executable,
-                "-m",
-                "bench.torture.follower",
-                str(self._path),
-                *map(str, site.ports),
-            ],
-            {TOKEN: OPERATOR},
-            site.folder / "follower.log",
-        )
-        self._killed: Counter[str] = Counter()
-        self._followed: list[FollowedEvent] = []
-
-    async def begin(self) -> None:
-        """Start the follower."""
-        self._follower.start()
+        self._follower = Follower(site, own)
+        self._killed = 0
 
     def beside(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """Kill server processes and the follower, until the writers have ended."""
+        """Follow, and kill server processes until the writers have ended."""
+        yield self._follower.run()
         yield self._kill()
 
     async def _kill(self) -> None:
@@ -246,45 +217,36 @@ class FeedRun(Run):
             await asyncio.sleep(chance.uniform(*_BETWEEN_KILLS))
             if self._writers.is_over:
                 return
-            if chance.random() < 0.5:
-                self._killed["server"] += await caused.kill_server(self.site, chance)
-                continue
-            for process in self._follower.processes():
-                process.kill()
-                self._killed["follower"] += 1
+            self._killed += await caused.kill_server(self.site, chance)
 
     async def settle(self) -> None:
-        """Wait until the follower has all committed events, or long enough; stop it."""
-        committed = set((await asyncio.to_thread(read_state, self.site)).order)
+        """Wait until the follower has all committed events, or long enough."""
+        committed = set((await asyncio.to_thread(read_state, self.site.conninfo)).order)
         deadline = time.monotonic() + _CATCH_UP
         while time.monotonic() < deadline:
-            self._followed = followed_events(read_pages(self._path))
-            if committed <= {event.id for event in self._followed}:
-                break
+            if committed <= {event.id for event in self._follower.events}:
+                return
             await asyncio.sleep(_POLL)
-        await asyncio.to_thread(self._follower.stop)
 
     async def report(self) -> Report:
         """Compare the followed events with the committed ones and with what was acknowledged."""
-        writers = self._writers
-        state = await asyncio.to_thread(read_state, self.site)
-        result = compare(state, self._followed, writers.acknowledged, writers.plan_changes)
+        writers, followed = self._writers, self._follower.events
+        state = await asyncio.to_thread(read_state, self.site.conninfo)
+        result = compare(state, followed, writers.acknowledged, writers.plan_changes)
         row = [
             self.site.kind,
-            *(f"{self._killed[what]}" for what in ("server", "follower")),
+            f"{self._killed}",
             ", ".join(f"{name}: {len(own)}" for name, own in self.by_disturbance().items()),
             f"{len(writers.acknowledged) + writers.plan_changes.total():,}",
             *(f"{number:,}" for number in result),
         ]
-        shown = islice(reversals(self._followed, state), _SHOWN)
-        lines = [f"  versions reversed: {text}" for text in shown]
-        return Report(_HEAD, [row], lines, list(self._violations(result)))
+        return Report(_HEAD, [row], [], list(self._violations(result)))
 
     def _violations(self, result: FeedResult) -> Iterator[str]:
         """Yield broken promises: an asynchronous failover may lose what was acknowledged."""
         yield from self.nothing_killed()
-        if any("expired" in page for page in read_pages(self._path)):
-            yield "a cursor was answered with 410"
+        if self._follower.expired:
+            yield f"{self._follower.expired} cursors were answered with 410"
         kept = ["missing", "twice", "unordered"]
         if not any(each.disturbance.loses for each in self.injections):
             kept += ["lost", "unpublished", "reversed", "stale"]

@@ -23,6 +23,7 @@ from bench.torture.clients import (
     NO_CONTENT,
     RETRY_PAUSE,
     TENANTS,
+    ApiRequest,
     Clients,
     Work,
 )
@@ -224,7 +225,7 @@ class Load(Clients):
     async def _get(self, kind: str, path: str, client: LoadClient, _: int) -> None:
         number = self._chance.randrange(len(self._site.keys))
         prefix = "suspended " if number % TENANT_COUNT in _SUSPENDED else ""
-        await self.request(prefix + kind, client, "GET", path, self._site.keys[number])
+        await self.request(client, ApiRequest(prefix + kind, "GET", path, self._site.keys[number]))
 
     def _confirm(self, action: Action, target: str | None) -> None:
         if target is not None:
@@ -236,29 +237,35 @@ class Load(Clients):
         """
         wanted = {"orgId": tenant, "name": KEY_NAME, "scopes": ["projects:read"]}
         status, made = await self.request_until_definite(
-            "make key", client, "POST", KEYS, owner, wanted, f"{tenant}-{number}-made"
+            client, ApiRequest("make key", "POST", KEYS, owner, wanted, f"{tenant}-{number}-made")
         )
         self._confirm(Action.KEY_CREATED, made.get("id"))
         if status != CREATED:
             await self._revoke(client, owner, made.get("id"), "")
             return
         with self.client() as user:
-            await self.request_until_definite("new key", user, "GET", LIST, made["secret"])
+            await self.request_until_definite(
+                user, ApiRequest("new key", "GET", LIST, made["secret"])
+            )
             status, rotated = await self.request_until_definite(
-                "rotate key",
                 client,
-                "POST",
-                f"{KEYS}/{made['id']}/rotate",
-                owner,
-                {"overlapSeconds": 0},
-                f"{tenant}-{number}-rotated",
+                ApiRequest(
+                    "rotate key",
+                    "POST",
+                    f"{KEYS}/{made['id']}/rotate",
+                    owner,
+                    {"overlapSeconds": 0},
+                    f"{tenant}-{number}-rotated",
+                ),
             )
             if status == CREATED or "id" in rotated:
                 self._confirm(Action.KEY_ROTATED, made["id"])
                 self._confirm(Action.KEY_CREATED, rotated["id"])
                 await self._use_revoked(user, made["secret"])
             if status == CREATED:
-                await self.request_until_definite("new key", user, "GET", LIST, rotated["secret"])
+                await self.request_until_definite(
+                    user, ApiRequest("new key", "GET", LIST, rotated["secret"])
+                )
         await self._revoke(client, owner, rotated.get("id"), rotated.get("secret", ""))
 
     async def _revoke(
@@ -267,7 +274,7 @@ class Load(Clients):
         if key_id is None:
             return
         status, _ = await self.request_until_definite(
-            "revoke key", client, "DELETE", f"{KEYS}/{key_id}", owner
+            client, ApiRequest("revoke key", "DELETE", f"{KEYS}/{key_id}", owner)
         )
         if status in SUCCESSES["revoke key"]:
             self._confirm(Action.KEY_REVOKED, key_id)
@@ -276,12 +283,12 @@ class Load(Clients):
 
     async def _use_revoked(self, client: LoadClient, secret: str) -> None:
         self.revoked.append(secret)
-        await self.request_until_definite(REVOKED, client, "GET", LIST, secret)
+        await self.request_until_definite(client, ApiRequest(REVOKED, "GET", LIST, secret))
 
     async def _use_revoked_key(self, client: LoadClient, _: int) -> None:
         if self.revoked:
             secret = self._chance.choice((self.revoked[-1], self._chance.choice(self.revoked)))
-            await self.request(REVOKED, client, "GET", LIST, secret)
+            await self.request(client, ApiRequest(REVOKED, "GET", LIST, secret))
 
     # Members, checkouts, tenants
 
@@ -290,13 +297,13 @@ class Load(Clients):
         user = f"user-{tenant}-{number}"
         wanted = {"userId": user, "role": "member"}
         _, added = await self.request_until_definite(
-            "add member", client, "POST", MEMBERS, owner, wanted, user
+            client, ApiRequest("add member", "POST", MEMBERS, owner, wanted, user)
         )
         self._confirm(Action.MEMBER_INVITED, added.get("id"))
         await self._check_member(client, owner, user, is_listed=True)
         if "id" in added:
             status, _ = await self.request_until_definite(
-                "remove member", client, "DELETE", f"{MEMBERS}/{added['id']}", owner
+                client, ApiRequest("remove member", "DELETE", f"{MEMBERS}/{added['id']}", owner)
             )
             if status in SUCCESSES["remove member"]:
                 self._confirm(Action.MEMBER_REMOVED, added["id"])
@@ -306,13 +313,17 @@ class Load(Clients):
         self, client: LoadClient, owner: str, user: str, *, is_listed: bool
     ) -> None:
         path = f"{MEMBERS}?userId={user}"
-        status, page = await self.request_until_definite("member", client, "GET", path, owner)
+        status, page = await self.request_until_definite(
+            client, ApiRequest("member", "GET", path, owner)
+        )
         if status == OK and bool(page["data"]) is not is_listed:
             found = f"{user} is {'missing' if is_listed else 'still listed'}"
             self.contradictions.append((time.monotonic(), found))
 
     async def _check_out(self, owner: str, client: LoadClient, _: int) -> None:
-        await self.request("checkout", client, "POST", _CHECKOUT, owner, {"plan": "pro"})
+        await self.request(
+            client, ApiRequest("checkout", "POST", _CHECKOUT, owner, {"plan": "pro"})
+        )
 
     async def _operate(self, client: LoadClient, number: int) -> None:
         """Rename tenants, suspend and resume some, and create tenants that events wait for."""
@@ -323,14 +334,16 @@ class Load(Clients):
         }
         if tenant in _SUSPENDED:
             wanted["suspended"] = self._chance.random() < 0.5
-        await self.request("operator", client, "PUT", f"{TENANTS}/t{tenant}", OPERATOR, wanted)
+        await self.request(
+            client, ApiRequest("operator", "PUT", f"{TENANTS}/t{tenant}", OPERATOR, wanted)
+        )
         if len(self._missing_tenants) > 2:
             await self._create_tenant(client, self._missing_tenants.popleft())
 
     async def _create_tenant(self, client: LoadClient, tenant: str) -> None:
         wanted = {"name": "Late", "ownerEmail": "late@example.com"}
         await self.request_until_definite(
-            "operator", client, "PUT", f"{TENANTS}/{tenant}", OPERATOR, wanted
+            client, ApiRequest("operator", "PUT", f"{TENANTS}/{tenant}", OPERATOR, wanted)
         )
 
 

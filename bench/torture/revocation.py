@@ -89,13 +89,6 @@ class RevocationRun(Run):
             self._mails += [time.monotonic()] * new
             await asyncio.sleep(_POLL)
 
-    async def begin(self) -> None:
-        """Wait until each kind of request has succeeded."""
-        await super().begin()
-        if self.site.kind is DatabaseKind.CLOCK:
-            # a process under faketime hangs for seconds at its start, with rows locked
-            self.steady = time.monotonic()
-
     async def until_recovered(self) -> None:
         """Wait until each kind of request has succeeded again, and all servers are ready."""
         since = time.monotonic()
@@ -228,22 +221,24 @@ class RevocationRun(Run):
         """Describe an unsuccessful answer that nothing explains."""
         if request.is_success or (request.is_retryable and request.at < self.steady):
             return None
-        current = [
+        current = self._disturbances_during(request)
+        if self._is_repetition(request) or any(each.explains(request) for each in current):
+            return None
+        during = ", ".join({each.name for each in current}) or "no disturbance"
+        return f"{request.kind}: {_status(request)}, during: {during}"
+
+    def _disturbances_during(self, request: AnsweredRequest) -> list[caused.Disturbance]:
+        return [
             each.disturbance
             for each in self.injections
             if each.began <= request.at and request.at - request.took <= each.recovered
         ]
-        if (
-            request.status in REPEATED.get(request.kind, ())
-            or any(each.explains(request) for each in current)
-            or (request.kind in _AFTER_LOSS and request.at >= self._first_loss())
-        ):
-            return None
-        status = str(request.status or "no answer")
-        if request.status == UNAVAILABLE and not request.has_retry_after:
-            status += " without Retry-After"
-        during = ", ".join({each.name for each in current})
-        return f"{request.kind}: {status}, during: {during or 'no disturbance'}"
+
+    def _is_repetition(self, request: AnsweredRequest) -> bool:
+        """Return whether it may have taken effect before, or its object may be lost."""
+        if request.kind in _AFTER_LOSS and request.at >= self._first_loss():
+            return True
+        return request.status in REPEATED.get(request.kind, ())
 
     # Mails
 
@@ -289,6 +284,12 @@ class RevocationRun(Run):
                 yield f"{name}: {again} mails were sent again, {allowed:g} may be"
 
 
+def _status(request: AnsweredRequest) -> str:
+    if request.status == UNAVAILABLE and not request.has_retry_after:
+        return f"{UNAVAILABLE} without Retry-After"
+    return str(request.status or "no answer")
+
+
 SUBJECT: Final = Subject(
     RevocationRun,
     {
@@ -298,8 +299,6 @@ SUBJECT: Final = Subject(
             *caused.OF_MAIL,
             *caused.OF_PROVIDER,
         ),
-        DatabaseKind.CLOCK: (caused.STEP_CLOCK,),
-        DatabaseKind.FULL: caused.OF_DISKS,
         DatabaseKind.SYNCHRONOUS: (caused.FAIL_OVER, caused.LOSE_STANDBY),
         DatabaseKind.ASYNCHRONOUS: (caused.FAIL_OVER_BEHIND,),
     },

@@ -19,7 +19,15 @@ from typing import Any, Final
 from bench.ours import PLANS_WITHOUT_LIMITS
 from bench.torture import disturbances as caused
 from bench.torture.client import CREATED, OK, LoadClient
-from bench.torture.clients import INDEFINITE, KEYS, LIST, NO_CONTENT, RETRY_PAUSE, Clients
+from bench.torture.clients import (
+    INDEFINITE,
+    KEYS,
+    LIST,
+    NO_CONTENT,
+    RETRY_PAUSE,
+    ApiRequest,
+    Clients,
+)
 from bench.torture.deployment import DatabaseKind, Deployment
 from bench.torture.disturbances import Disturbance
 from bench.torture.load import REVOKED, Load
@@ -118,7 +126,9 @@ class RevocationClients(Clients):
     ) -> None:
         wanted = {"orgId": tenant, "name": "standbys", "scopes": ["projects:read"]}
         client = self._chance.choice(clients)
-        status, key = await self.request("make key", client, "POST", KEYS, owner, wanted)
+        status, key = await self.request(
+            client, ApiRequest("make key", "POST", KEYS, owner, wanted)
+        )
         if status != CREATED:
             return
         statuses = await self._check(clients, key["secret"])
@@ -137,7 +147,7 @@ class RevocationClients(Clients):
         began = time.monotonic()
         while True:
             client, path = self._chance.choice(clients), f"{KEYS}/{key_id}"
-            status, _ = await self.request("revoke key", client, "DELETE", path, owner)
+            status, _ = await self.request(client, ApiRequest("revoke key", "DELETE", path, owner))
             if status not in INDEFINITE:
                 break
             await asyncio.sleep(RETRY_PAUSE)
@@ -147,7 +157,9 @@ class RevocationClients(Clients):
 
     async def _check(self, clients: Sequence[LoadClient], secret: str) -> list[int]:
         """Use a key at every process at the same time; return the statuses."""
-        answers = (self.request("check", client, "GET", LIST, secret) for client in clients)
+        answers = (
+            self.request(client, ApiRequest("check", "GET", LIST, secret)) for client in clients
+        )
         return [answer.status for answer in await asyncio.gather(*answers)]
 
     def _find(

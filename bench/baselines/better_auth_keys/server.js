@@ -1,7 +1,7 @@
 // better-auth with organizations that own API keys, and an API behind these keys. `node server.js migrate` makes the
-// tables, `node server.js` serves on PORT in PROCESSES processes. With KEY_STORAGE=memory the keys are in secondary
-// storage alone, as the plugin's documentation advises for high performance; each process's memory replaces the Redis
-// of its example, and is filled from the table at the start.
+// tables, `node server.js` serves on PORT in PROCESSES processes. The keys are in secondary storage alone, as the
+// plugin's documentation advises for high performance; each process's memory replaces the Redis of its example, and is
+// filled from the table at the start.
 import { createServer } from 'node:http';
 import { json } from 'node:stream/consumers';
 
@@ -32,7 +32,7 @@ const auth = betterAuth({
     apiKey({
       references: 'organization',
       rateLimit: { enabled: false }, // its default is 10 requests a day for each key
-      ...(process.env.KEY_STORAGE === 'memory' ? inMemory : { storage: 'database' }),
+      ...inMemory,
     }),
   ],
   advanced: { backgroundTasks: { handler: (promise) => promise.catch(console.error) } },
@@ -100,7 +100,7 @@ if (process.argv[2] === 'migrate') {
   await pool.end();
 } else {
   await runCluster(async () => {
-    if (process.env.KEY_STORAGE === 'memory') await fillMemory();
+    await fillMemory();
     createServer(handle).listen(Number(process.env.PORT), '127.0.0.1');
   });
 }

@@ -1,9 +1,12 @@
-"""The tables."""
+"""The tables, which ``python -m fastapi_orm.models`` creates."""
 
+import asyncio
 from datetime import datetime
 
 from sqlalchemy import DateTime, ForeignKey, Index, Text, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from .database import engine
 
 
 class Base(DeclarativeBase):
@@ -63,4 +66,11 @@ class Project(Base):
     __table_args__ = (Index("ix_projects_tenant_id_created_at", "tenant_id", "created_at"),)
 
 
-metadata = Base.metadata
+async def create_tables() -> None:
+    """Create all tables."""
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+
+
+if __name__ == "__main__":
+    asyncio.run(create_tables())

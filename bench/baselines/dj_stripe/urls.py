@@ -1,5 +1,0 @@
-"""The routes: dj-stripe's own."""
-
-from django.urls import include, path
-
-urlpatterns = [path("stripe/", include("djstripe.urls", namespace="djstripe"))]
