@@ -13,7 +13,7 @@ from typing import Final
 
 from playwright.sync_api import Page, sync_playwright
 
-from tenantry.cli import main as tenantry_command
+from tenantry_cli.commands import main as tenantry_command
 from tenantry_sdk import Tenantry
 from tenantry_sdk.types import Mode
 

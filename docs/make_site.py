@@ -1,4 +1,4 @@
-"""Builds the documentation site into site/: `.venv/docs/bin/python docs/make_site.py VERSION`.
+"""Builds the documentation site into site/: `.venv/tools/bin/python docs/make_site.py VERSION`.
 
 Each release has a folder named after its minor version (`0.1`), `latest` is a copy of the newest,
 and `versions.json` lists them for the menu of the pages. Folders of other releases in site/ stay as
