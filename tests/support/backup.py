@@ -18,6 +18,8 @@ from tests.support.postgres import OTHER_BINARIES
 from tests.support.required import skip_or_fail
 
 SCRIPTS: Final = Path(__file__).parents[2] / "examples" / "backup"
+_OPTIONS: Final = ("max_connections=100", "synchronous_commit=on")
+"""Each commit is in the file of the WAL before it is answered: `stop` is like a crash."""
 _VARIABLES: Final = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}
 
 
@@ -31,7 +33,7 @@ class Cluster:
         self.archive = archive
         self.data = folder / "postgres"
         self.binaries = binaries
-        self.server = EmbeddedServer(folder, ("max_connections=100",), binaries, durable=False)
+        self.server = EmbeddedServer(folder, _OPTIONS, binaries, durable=False)
 
     @property
     def conninfo(self) -> str:
