@@ -23,6 +23,7 @@ from tests.support.billing import Provider, Subscriber, rows, until_blocked
 from tests.support.events import NOW
 from tests.support.patience import patient_database
 from tests.support.replays import POLICY, replay_one
+from tests.support.reversals import charge_refunded, refunded
 from tests.support.service import Service
 
 HOUR = 3600
@@ -61,6 +62,13 @@ async def customers_in_trail(
     export = (await provider.service.operator.get(f"/api/v1/tenants/{subscriber.id}/export")).json()
     entries = [entry for entry in export["auditEvents"] if "customers" in (entry["after"] or {})]
     return [(entry["before"]["customers"], entry["after"]["customers"]) for entry in entries]
+
+
+async def refunds_of(provider: Provider, subscriber: Subscriber) -> list[dict[str, Any]]:
+    answer = await provider.service.operator.get(
+        "/api/v1/operator/events", orgId=subscriber.id, types="billing.refunded"
+    )
+    return [event["data"] for event in answer.json()["data"]]
 
 
 async def asked_about(provider: Provider) -> set[str]:
@@ -159,6 +167,21 @@ async def test_unlinked_customers_invoices_wait_for_the_next_link(provider: Prov
         await links.link(BY_OPERATOR, subscriber.customer, subscriber.id)
     assert await provider.state(subscriber) == ("free", "past_due")
     assert await mailed(provider, subscriber) == [failure["id"]]
+
+
+async def test_refunds_of_an_unlinked_customer_stay_published_once(provider: Provider) -> None:
+    subscriber, other = await provider.subscriber(), await provider.subscriber(linked=False)
+    charge = "ch_relinked"
+    await provider.send(
+        charge_refunded(1000, customer=subscriber.customer, charge=charge, intent=None)
+    )
+    async with operator(provider) as links:
+        await links.unlink(BY_OPERATOR, subscriber.customer)
+        await provider.send(refunded(refund_id="re_relinked", charge=charge, intent=None))
+        await links.link(BY_OPERATOR, subscriber.customer, subscriber.id)
+        await links.move(BY_OPERATOR, subscriber.customer, other.id)
+    published = await refunds_of(provider, subscriber) + await refunds_of(provider, other)
+    assert [(each["id"], each["amount"]) for each in published] == [(None, 1000)]
 
 
 async def test_tenant_keeps_what_its_other_customers_did(provider: Provider) -> None:

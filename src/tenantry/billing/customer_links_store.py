@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from tenantry.db.connection import Connection
-from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES
+from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, REVERSAL_TYPES
 
 # A customer that was given up can be used again.
 LINK: Final = """
@@ -21,7 +21,7 @@ HOLDER: Final = "SELECT tenant_id FROM customers WHERE id = %s"
 IS_GONE: Final = "SELECT gone_by IS NOT NULL FROM customers WHERE id = %s"
 # Events without org_id, as all invoices are, belong to a tenant by their customer, except invoices
 # of a subscription whose own events name the tenant. They wait again, as if the link had never
-# been.
+# been. Refunds and disputes stay: no state follows from them, and their changes are published.
 PARK_AGAIN: Final = """
 UPDATE billing_events
    SET tenant_id = NULL,
@@ -32,7 +32,7 @@ UPDATE billing_events
          document::jsonb - '{before,after}'::text[],
          '{reason}', to_jsonb('Waits: customer ' || customer_id || ' is not known yet.'))
  WHERE tenant_id = %(tenant)s AND customer_id = ANY(%(customers)s) AND org_id IS NULL
-   AND outcome IN ('applied', 'late', 'no_change')
+   AND outcome IN ('applied', 'late', 'no_change') AND type <> ALL(%(reversals)s)
    AND NOT (%(each)s AND type = ANY(%(invoices)s) AND coalesce(subscription_id, '') IN (
          SELECT s.subscription_id
            FROM billing_events s
@@ -84,7 +84,7 @@ async def unlink(
     connection: Connection, tenant_id: str, customers: Sequence[str], now: datetime, *, each: bool
 ) -> None:
     """Remove the links of a tenant's customers, and park again the events that are the tenant's
-    only by them.
+    only by them, except refunds and disputes.
 
     With ``each``, invoices of subscriptions that name the tenant stay. The caller folds the
     tenant's events again.
@@ -94,6 +94,7 @@ async def unlink(
         "customers": list(customers),
         "invoices": sorted(INVOICE_TYPES),
         "folded": sorted(FOLDED_TYPES),
+        "reversals": sorted(REVERSAL_TYPES),
         "now": now,
         "each": each,
     }

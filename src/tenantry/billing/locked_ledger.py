@@ -164,7 +164,7 @@ class LockedLedger:
 
     async def release(self, account: BillingAccount, customers: Sequence[str]) -> None:
         """Remove the links of these customers of a tenant, park the events that it has by them
-        alone, and fold it again. The customers' names are locked.
+        alone except refunds and disputes, and fold it again. The customers' names are locked.
         """
         connection, now = self._connection, self.transaction.now
         await customer_links_store.unlink(
