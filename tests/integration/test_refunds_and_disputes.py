@@ -206,6 +206,26 @@ async def test_a_refund_fails_though_the_charge_reported_another_of_its_amount_b
     ]
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_refund_that_a_charge_may_have_reported_is_named_when_another_one_fails(
+    payment: Payment, is_known: bool
+) -> None:
+    if not is_known:
+        payment = Payment(payment.provider, payment.subscriber)  # of a charge without invoice
+    sent = [payment.charge(1000), payment.refund("rf")]
+    await payment.send(*(sent if is_known else reversed(sent)))
+    await payment.send(
+        payment.refund("re", "refund.failed", status="failed", at=NOW + 9),
+        payment.charge(2000, 1000, at=NOW + 1),
+        payment.refund("re"),
+    )
+    assert await payment.changes() == [
+        (None, "succeeded", 1000),
+        ("re", "failed", 1000),
+        ("rf", "succeeded", 1000),
+    ]
+
+
 # Each once
 
 

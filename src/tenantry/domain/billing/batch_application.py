@@ -55,7 +55,7 @@ from tenantry.domain.billing.notices import (
     notice_of_type,
     payment_failed_notice,
 )
-from tenantry.domain.billing.reversals import ReversalBook, change_of
+from tenantry.domain.billing.reversals import ReversalBook, changes_of
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key
 from tenantry.domain.billing.subscription_history import (
     NAMING_TYPES,
@@ -492,8 +492,8 @@ class BatchApplication:
     def _take_reversal(self, arrival: _Arrival) -> _Effect:
         """Publish a new state of a refund or dispute; that of an ended tenant is only noted."""
         effect = self._reversals.take(arrival.tenant_id, arrival.event)
-        if effect.is_new and not arrival.before.deleted:
-            self._published.append(change_of(arrival.tenant_id, effect))
+        if not arrival.before.deleted:
+            self._published += changes_of(arrival.tenant_id, effect)
         return _Effect(effect.outcome, effect.reason, effect.anomalies, effect.event)
 
     def _give_up_customer(self, arrival: _Arrival) -> _Effect:

@@ -187,6 +187,9 @@ class Reversal(msgspec.Struct, frozen=True, omit_defaults=True):
     A charge that lists no refunds (``charge.refunded``) names none: then ``id`` is None. If it does
     not say what was refunded before either, ``total`` is all that was refunded of the charge, and
     the earlier events decide the ``amount``.
+
+    ``position`` numbers the applied events of the charge: one that was parked arrived before others
+    that were applied before it.
     """
 
     id: str | None
@@ -197,6 +200,7 @@ class Reversal(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     failure_reason: str | None = None
     total: int | None = None
+    position: int = 0
 
 
 class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,10 +86,14 @@ _NOTICED: Final[Mapping[str, Anomaly]] = {
 
 
 class ReversalEffect(NamedTuple):
-    """What an event says of a refund or dispute; ``event`` has the amount of that."""
+    """What an event says of a refund or dispute; ``event`` has the amount of that.
+
+    ``named`` is the earlier event of another refund that is new by now.
+    """
 
     outcome: Outcome
     event: BillingEvent
+    named: BillingEvent | None = None
 
     @property
     def reversal(self) -> Reversal:
@@ -128,8 +132,8 @@ def _name(event: BillingEvent, reversal: Reversal) -> str:
 
 
 class ReversalBook:
-    """The events of refunds and disputes of the tenants of a batch, in the order of their
-    arrival.
+    """The events of refunds and disputes of the tenants of a batch, with those that were stored
+    before.
     """
 
     def __init__(self, stored: Mapping[str, Sequence[BillingEvent]]) -> None:
@@ -138,11 +142,12 @@ class ReversalBook:
     def take(self, tenant_id: str, event: BillingEvent) -> ReversalEffect:
         """Add an event of a tenant; return what it says that no earlier one did."""
         known = self._known.setdefault(tenant_id, [])
+        earlier = [each for each in known if _are_of_one_charge(each, event)]
+        earlier.sort(key=_position)
         history = _ChargeHistory()
-        for earlier in known:
-            if _are_of_one_charge(earlier, event):
-                history.take(earlier)
-        effect = history.take(event)
+        for each in earlier:
+            history.take(each)
+        effect = history.take(_placed_after(event, earlier))
         known.append(effect.event)
         return effect
 
@@ -152,10 +157,21 @@ def _are_of_one_charge(event: BillingEvent, other: BillingEvent) -> bool:
     return is_of_kind and not set(event.payments).isdisjoint(other.payments)
 
 
+def _position(event: BillingEvent) -> int:
+    return event.reversal.position if event.reversal else 0
+
+
+def _placed_after(event: BillingEvent, earlier: Sequence[BillingEvent]) -> BillingEvent:
+    position = _position(earlier[-1]) + 1 if earlier else 0
+    reversal = msgspec.structs.replace(event.reversal or _NOTHING, position=position)
+    return msgspec.structs.replace(event, reversal=reversal)
+
+
 class _Known(msgspec.Struct):
     """A refund or dispute: the states that were new, and when the newest one began.
 
     ``is_matched`` if a charge's event is about it. ``is_sum`` if it may be several refunds.
+    ``naming`` is the newest event that names a refund which a charge's event reported before.
     """
 
     amount: int
@@ -163,14 +179,37 @@ class _Known(msgspec.Struct):
     newest: tuple[int, int]
     is_matched: bool = False
     is_sum: bool = False
+    naming: BillingEvent | None = None
 
     @property
     def counts(self) -> bool:
         return self.states.isdisjoint(_WITHDRAWN)
 
+    def may_be(self, amount: int) -> bool:
+        """Whether this may be a refund of an amount, or have it."""
+        return self.amount == amount or (self.is_sum and self.amount > amount)
+
+    def counted_at(self, second: int) -> bool:
+        """Whether the charge's sum at a time includes it. A failure of that second counts as a
+        later one: a refund that the feed misses is new by the event that names it, and nothing
+        takes back one too many.
+        """
+        return self.counts or self.newest[0] >= second
+
 
 class _ChargeHistory:
-    """The refunds, or the disputes, of one charge, by its events in the order of their arrival."""
+    """The refunds, or the disputes, of one charge, by its events in the order in which they were
+    applied.
+
+    Nothing says which of several refunds of one amount a charge's event is about, so it is about
+    the first that an event names. But if the first event of another one says that it failed,
+    readers of the feed take the change without id for that one. Then the charge's event is about
+    that one, and the former is new by the event that named it.
+
+    One case stays ambiguous: a charge's event that says only the sum of its refunds, after one of
+    an equal amount failed and before the event that says so. It is no change, as the same sum twice
+    is; the refund is new by the event that names it.
+    """
 
     def __init__(self) -> None:
         self._named = dict[str, _Known]()
@@ -181,40 +220,62 @@ class _ChargeHistory:
         reversal = event.reversal or _NOTHING
         if reversal.id is None:
             return self._take_unnamed(event, reversal)
+        holder = None
         if reversal.id not in self._named:
+            holder = self._take_back(reversal)
             self._named[reversal.id] = self._before_first(event, reversal.amount or 0)
-        known = self._named[reversal.id]
-        began = event.created, _RANKS.get(reversal.status, 0)
+        outcome = self._take_named(event, reversal, self._named[reversal.id])
+        again = self.take(holder) if holder else None
+        return ReversalEffect(outcome, event, again.event if again and again.is_new else None)
+
+    def _take_named(self, event: BillingEvent, reversal: Reversal, known: _Known) -> Outcome:
+        began = _began(event, reversal)
+        if known.naming and began >= _began(known.naming, known.naming.reversal or _NOTHING):
+            known.naming = event
         if reversal.status in known.states:
-            return ReversalEffect(Outcome.NO_CHANGE, event)
+            return Outcome.NO_CHANGE
         is_overtaken = reversal.status in _UNFINISHED and SUCCEEDED in known.states
         if began < known.newest or is_overtaken:
-            return ReversalEffect(Outcome.LATE, event)
+            return Outcome.LATE
         known.states.add(reversal.status)
         known.newest = began
-        return ReversalEffect(Outcome.APPLIED, event)
+        return Outcome.APPLIED
+
+    def _take_back(self, first: Reversal) -> BillingEvent | None:
+        """If the first event of a refund says that it failed, let the charge's event be about it
+        that was taken for another one. Return the newest event of that.
+        """
+        amount = first.amount or 0
+        if first.status not in _WITHDRAWN or any(each.may_be(amount) for each in self._unnamed):
+            return None
+        for name, known in self._named.items():
+            if known.naming and known.amount == amount and known.counts:
+                del self._named[name]
+                self._unnamed.append(known)
+                return known.naming
+        return None
 
     def _before_first(self, event: BillingEvent, amount: int) -> _Known:
         """Return what is known before the first event that names a refund or dispute."""
-        for known in self._unnamed:
-            if known.amount == amount:
-                self._unnamed.remove(known)
-                # the charge's event may be about a later refund of the same amount
-                known.newest = min(known.newest, (event.created, _RANKS[SUCCEEDED]))
-                return known
-        for known in self._unnamed:
-            if known.is_sum and known.amount > amount:
-                known.amount -= amount
-                return _Known(amount, {SUCCEEDED}, known.newest, is_matched=True)
-        return _Known(amount, set(), (event.created, -1))
+        found = [each for each in self._unnamed if each.may_be(amount)]
+        if not found:
+            return _Known(amount, set(), (event.created, -1))
+        known = min(found, key=lambda each: each.amount)  # of this amount alone, if there is one
+        known.amount -= amount
+        if not known.amount:
+            self._unnamed.remove(known)
+        # the charge's event may be about a later refund of the same amount
+        newest = min(known.newest, (event.created, _RANKS[SUCCEEDED]))
+        return _Known(amount, {SUCCEEDED}, newest, is_matched=True, naming=event)
 
     def _take_unnamed(self, event: BillingEvent, reversal: Reversal) -> ReversalEffect:
         amount, is_sum = reversal.amount or 0, reversal.total is not None
         if reversal.total is not None:
-            known = [each for each in (*self._named.values(), *self._unnamed) if each.counts]
-            amount = max(0, reversal.total - sum(each.amount for each in known))
-        counted = msgspec.structs.replace(reversal, amount=amount)
-        event = msgspec.structs.replace(event, reversal=counted)
+            known = (*self._named.values(), *self._unnamed)
+            counted = sum(each.amount for each in known if each.counted_at(event.created))
+            amount = max(0, reversal.total - counted)
+        with_amount = msgspec.structs.replace(reversal, amount=amount)
+        event = msgspec.structs.replace(event, reversal=with_amount)
         if not amount or (not is_sum and self._match(amount)):
             return ReversalEffect(Outcome.NO_CHANGE, event)
         began = event.created, _RANKS[SUCCEEDED]
@@ -228,6 +289,10 @@ class _ChargeHistory:
                 known.is_matched = True
                 return True
         return False
+
+
+def _began(event: BillingEvent, reversal: Reversal) -> tuple[int, int]:
+    return event.created, _RANKS.get(reversal.status, 0)
 
 
 def shown_reversal(reversal: Reversal, currency: str | None, event_id: str) -> PaymentReversal:
@@ -245,10 +310,16 @@ def shown_reversal(reversal: Reversal, currency: str | None, event_id: str) -> P
     )
 
 
-def change_of(tenant_id: str, effect: ReversalEffect) -> NewEvent:
-    """Return the change event of a new state."""
-    event = effect.event
-    shown = shown_reversal(effect.reversal, event.currency, event.id)
+def changes_of(tenant_id: str, effect: ReversalEffect) -> list[NewEvent]:
+    """Return the change events of what is new."""
+    found = [effect.event] if effect.is_new else []
+    if effect.named:
+        found.append(effect.named)
+    return [_change_of(tenant_id, event) for event in found]
+
+
+def _change_of(tenant_id: str, event: BillingEvent) -> NewEvent:
+    shown = shown_reversal(event.reversal or _NOTHING, event.currency, event.id)
     is_refund = event.type in ev.REFUND_TYPES
     kind = EventType.REFUNDED if is_refund else EventType.DISPUTED
     return NewEvent(kind, tenant_id, from_epoch(event.created), shown)
