@@ -433,13 +433,8 @@ class _IdentityProvider:
         self, parameters: Parameters, user: DemoUser | None, *, chosen: bool
     ) -> Response[str]:
         """Send the client the user's code or an error (RFC 6749 section 4.1), or ask for a user."""
-        redirect_uri = parameters.get("redirect_uri", "")
-        if parameters.get("client_id") != self.tokens.client_id:
-            return self._reject(f"client_id is not {self.tokens.client_id}.")
-        if _LOOPBACK_URI.fullmatch(redirect_uri) is None:
-            return self._reject(
-                "redirect_uri is not an http address on loopback, such as http://127.0.0.1:3001/..."
-            )
+        if (fault := self._client_fault(parameters)) is not None:
+            return self._reject(fault)
         error, moment = _request_error(parameters), None
         if error is None and user is not None:
             moment = self._sign_in(parameters, user, chosen=chosen)
@@ -447,6 +442,20 @@ class _IdentityProvider:
             return self._redirect_back(parameters, error=error[0], error_description=error[1])
         if user is not None and moment is not None:
             return self._redirect_back(parameters, code=self._new_code(parameters, user, moment))
+        return self._ask_for_user(parameters)
+
+    def _client_fault(self, parameters: Parameters) -> str | None:
+        """Say why nothing may be sent to the address of this client; None if it may be."""
+        if parameters.get("client_id") != self.tokens.client_id:
+            return f"client_id is not {self.tokens.client_id}."
+        if _LOOPBACK_URI.fullmatch(parameters.get("redirect_uri", "")) is None:
+            return (
+                "redirect_uri is not an http address on loopback, such as http://127.0.0.1:3001/..."
+            )
+        return None
+
+    def _ask_for_user(self, parameters: Parameters) -> Response[str]:
+        redirect_uri = parameters["redirect_uri"]
         parts = urlsplit(redirect_uri)
         return self.pages.page(
             "users.html",
