@@ -17,6 +17,7 @@ import msgspec
 import psycopg
 import uvicorn
 from psycopg.rows import TupleRow
+from psycopg.sql import Composed
 
 from tenantry.app import build_app
 from tenantry.auth.api_keys_store import KeyUse, record_uses
@@ -244,7 +245,9 @@ class Dashboard:
         return _content(await self.request(method, path, OPERATOR_TOKEN, json))
 
     async def execute(
-        self, statement: LiteralString, values: Sequence[object] | Mapping[str, object] = ()
+        self,
+        statement: LiteralString | Composed,
+        values: Sequence[object] | Mapping[str, object] = (),
     ) -> list[TupleRow]:
         """Run a statement as the owner of the tables; return its rows."""
         cursor = await self._connection.execute(statement, values)

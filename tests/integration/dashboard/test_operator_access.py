@@ -10,6 +10,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 from litestar.routes import HTTPRoute
+from psycopg.sql import SQL, Identifier
 
 from tenantry.app import litestar_routes
 from tenantry.dashboard.forms import MOST_BYTES
@@ -242,8 +243,8 @@ async def test_no_table_of_tenants_holds_the_person(dashboard: Dashboard, olga: 
     )
     holding = set()
     for (table,) in tables:
-        query: Any = f'SELECT 1 FROM "{table}" AS row WHERE row::text ILIKE %s LIMIT 1'  # noqa: S608
-        if await dashboard.execute(query, ("%olga%",)):
+        query = SQL("SELECT 1 FROM {} AS row WHERE row::text ILIKE %s LIMIT 1")
+        if await dashboard.execute(query.format(Identifier(table)), ("%olga%",)):
             holding.add(table)
     assert holding == _OF_INSTALLATION
 
@@ -464,5 +465,4 @@ async def test_looking_ahead_and_head_have_no_effect(dashboard: Dashboard, olga:
 
 
 async def rows_of(dashboard: Dashboard, table: str) -> list[Any]:
-    query: Any = f"SELECT * FROM {table} ORDER BY 1"  # noqa: S608  # the test's own words
-    return await dashboard.execute(query)
+    return await dashboard.execute(SQL("SELECT * FROM {} ORDER BY 1").format(Identifier(table)))
