@@ -1,9 +1,15 @@
 import { type Client, OF_A_TENANT } from "./client.js";
-import { APIError, ConnectionFailedError, EntitlementDeniedError, isRejection, type TenantryError } from "./errors.js";
+import {
+  APIError,
+  ConnectionFailedError,
+  EntitlementDeniedError,
+  isRejection,
+  type TenantryError,
+  unavailable,
+} from "./errors.js";
 import { Entitlements as GeneratedEntitlements } from "./generated/sdk.gen.js";
 import type { Problem } from "./generated/types.gen.js";
 import { type CallOptions, checkNames } from "./settings.js";
-import { unavailable } from "./verify.js";
 
 /** What to consume. */
 export interface ConsumeParameters {

@@ -285,3 +285,19 @@ const REJECTIONS = new Set([401, 403, 429, 431, 503]);
 export function isRejection({ statusCode, code }: APIError): boolean {
   return REJECTIONS.has(statusCode) && !code.startsWith("http_");
 }
+
+const CHECK_UNAVAILABLE: Problem = {
+  type: "urn:tenantry:problem:auth_unavailable",
+  title: "Service Unavailable",
+  status: 503,
+  code: "auth_unavailable",
+  detail: "The credential cannot be checked at the moment.",
+  requestId: "",
+};
+
+/** The error of a caller's request while tenantry cannot be asked. */
+export function unavailable(cause: unknown): UnavailableError {
+  const headers = new Headers({ "content-type": "application/problem+json", "retry-after": "1" });
+  const rejection = { headers, content: JSON.stringify(CHECK_UNAVAILABLE) };
+  return Object.assign(new UnavailableError(503, CHECK_UNAVAILABLE, rejection, { cause }), { isForCaller: true });
+}

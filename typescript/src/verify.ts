@@ -1,8 +1,8 @@
 import { type Client, identify } from "./client.js";
 import { consume, type Consumption, type ConsumeParameters } from "./entitlements.js";
-import { errorOf, isRejection, TimedOutError, UnavailableError } from "./errors.js";
+import { errorOf, isRejection, TimedOutError, unavailable } from "./errors.js";
 import { Auth as GeneratedAuth } from "./generated/sdk.gen.js";
-import type { Mode, PrincipalKind, Problem, TenantAccess } from "./generated/types.gen.js";
+import type { Mode, PrincipalKind, TenantAccess } from "./generated/types.gen.js";
 import { type ReceivedHeaders, valuesOf } from "./headers.js";
 import { type CallOptions, checkNames, checkTime } from "./settings.js";
 import { attemptOnce, type Fetch } from "./transport.js";
@@ -91,14 +91,6 @@ const PRINCIPAL_HEADERS = {
 const ACCESS_HEADERS = { state: "x-access", plan: "x-effective-plan" };
 const MORE = "..."; // the end of a list of features from which some were cut
 const UNKNOWN_FEATURE = "unknown_feature"; // a 404 about the check's own feature
-const UNAVAILABLE: Problem = {
-  type: "urn:tenantry:problem:auth_unavailable",
-  title: "Service Unavailable",
-  status: 503,
-  code: "auth_unavailable",
-  detail: "The credential cannot be checked at the moment.",
-  requestId: "",
-};
 
 /** The caller, and the check of other callers. */
 export class Auth extends GeneratedAuth {
@@ -173,13 +165,6 @@ async function ask(check: () => Request, timeout: number, fetch: Fetch): Promise
     if (error instanceof TimedOutError) throw error;
     return attemptOnce(check(), ends - performance.now(), fetch);
   }
-}
-
-/** The error of a caller's request while tenantry cannot be asked. */
-export function unavailable(cause: unknown): UnavailableError {
-  const headers = new Headers({ "content-type": "application/problem+json", "retry-after": "1" });
-  const rejection = { headers, content: JSON.stringify(UNAVAILABLE) };
-  return Object.assign(new UnavailableError(503, UNAVAILABLE, rejection, { cause }), { isForCaller: true });
 }
 
 /** The headers that say who sends a request. A value that no client of tenantry sends becomes an invalid one. */
