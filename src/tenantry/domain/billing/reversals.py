@@ -192,7 +192,7 @@ class _Known(msgspec.Struct):
     def counted_at(self, second: int) -> bool:
         """Whether the charge's sum at a time includes it. A failure of that second counts as a
         later one: a refund that the feed misses is new by the event that names it, and nothing
-        takes back one too many.
+        withdraws one too many.
         """
         return self.counts or self.newest[0] >= second
 
@@ -222,7 +222,7 @@ class _ChargeHistory:
             return self._take_unnamed(event, reversal)
         holder = None
         if reversal.id not in self._named:
-            holder = self._take_back(reversal)
+            holder = self._withdraw_unnamed(reversal)
             self._named[reversal.id] = self._before_first(event, reversal.amount or 0)
         outcome = self._take_named(event, reversal, self._named[reversal.id])
         again = self.take(holder) if holder else None
@@ -241,7 +241,7 @@ class _ChargeHistory:
         known.newest = began
         return Outcome.APPLIED
 
-    def _take_back(self, first: Reversal) -> BillingEvent | None:
+    def _withdraw_unnamed(self, first: Reversal) -> BillingEvent | None:
         """If the first event of a refund says that it failed, let the charge's event be about it
         that was taken for another one. Return the newest event of that.
         """
