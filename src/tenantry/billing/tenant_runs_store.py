@@ -10,10 +10,6 @@ from tenantry.db.connection import Connection
 from tenantry.domain.audit import Author
 from tenantry.domain.billing.tenant_runs import RunKind, RunResult, TenantRun
 
-_COLUMNS: Final = (
-    "tenant_id, id, kind, repairs, author, requested_at, started_at, starts, seen, ended_at, "
-    "failure, result"
-)
 # A run that has not ended stays: an operator who asks for another one joins it.
 _REQUEST_CHECK: Final = """
 INSERT INTO ledger_runs AS run (tenant_id, id, kind, repairs, author, requested_at)
@@ -32,23 +28,28 @@ UPDATE ledger_runs
  WHERE tenant_id = %(tenant)s AND id = %(checked)s AND NOT repairs AND ended_at IS NOT NULL AND failure IS NULL
 RETURNING kind
 """
+_FIND: Final = """
+SELECT tenant_id, id, kind, repairs, author, requested_at, started_at, starts, seen, ended_at, failure, result
+  FROM ledger_runs
+ WHERE tenant_id = %s
+"""
 # Waits for a request that has not committed.
 _LOCK: Final = "SELECT FROM ledger_runs WHERE tenant_id = %s FOR UPDATE"
-_START: Final = f"""
+_START: Final = """
 UPDATE ledger_runs
    SET started_at = coalesce(started_at, %(now)s), starts = starts + 1
  WHERE tenant_id = %(tenant)s AND ended_at IS NULL
-RETURNING {_COLUMNS}
-"""  # noqa: S608  # our own names
+RETURNING tenant_id, id, kind, repairs, author, requested_at, started_at, starts, seen, ended_at, failure, result
+"""
 _SEE: Final = """
 UPDATE ledger_runs SET seen = %s WHERE tenant_id = %s AND id = %s AND ended_at IS NULL
 """
-_END: Final = f"""
+_END: Final = """
 UPDATE ledger_runs
    SET ended_at = %(now)s, failure = %(failure)s, result = %(result)s
  WHERE tenant_id = %(tenant)s AND id = %(id)s AND ended_at IS NULL
-RETURNING {_COLUMNS}
-"""  # noqa: S608  # our own names
+RETURNING tenant_id, id, kind, repairs, author, requested_at, started_at, starts, seen, ended_at, failure, result
+"""
 
 _authors: Final = msgspec.json.Decoder(Author)
 _results: Final = msgspec.json.Decoder(RunResult)
@@ -84,10 +85,7 @@ async def request_repair(connection: Connection, new: NewRun, checked: str) -> R
 
 
 async def find(connection: Connection, tenant_id: str) -> TenantRun | None:
-    row = await connection.fetch_row(
-        f"SELECT {_COLUMNS} FROM ledger_runs WHERE tenant_id = %s",  # noqa: S608  # our own names
-        (tenant_id,),
-    )
+    row = await connection.fetch_row(_FIND, (tenant_id,))
     return _run(row) if row else None
 
 
