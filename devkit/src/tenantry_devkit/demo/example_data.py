@@ -195,12 +195,13 @@ class PersistentProvider(Simulator):
 
     `run` restores the account of the previous run. Simulated time continues from there, or from the
     begin of a new account, and reaches the present of ``times`` at least. What became due meanwhile
-    happens after `begin`, once the service accepts events.
+    happens in `begin`, once the service accepts events.
     """
 
     def __init__(self, file: Path, *, secret_key: str, seed: int, times: AccountTimes) -> None:
         self._file = file
         self._has_begun = threading.Event()
+        self._is_present = threading.Event()
         self._written = b""
         self._previous = _read(file)
         start = times.begin if self._previous is None else from_epoch(self._previous.now)
@@ -219,8 +220,11 @@ class PersistentProvider(Simulator):
         self._save()
 
     def begin(self) -> None:
-        """Let time pass, and send events. Any thread may call it."""
+        """Let time reach the present, and return once the events of that time are sent: what is
+        bought earlier would expire with it. Any thread but that of `run` may call it.
+        """
         self._has_begun.set()
+        self._is_present.wait()
 
     async def run(self) -> None:
         """Do what becomes due, until canceled; then save the account."""
@@ -230,12 +234,14 @@ class PersistentProvider(Simulator):
             while not self._has_begun.is_set():  # noqa: ASYNC110  # another thread sets it
                 await asyncio.sleep(_POLL_SECONDS)
             await self.advance(self._behind)
+            self._is_present.set()
             async with asyncio.TaskGroup() as group:
                 group.create_task(super().run())
                 while True:
                     self._save()
                     await asyncio.sleep(_SAVE_SECONDS)
         finally:
+            self._is_present.set()
             self._save(always=True)
 
     def _save(self, *, always: bool = False) -> None:
