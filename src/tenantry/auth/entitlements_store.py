@@ -14,6 +14,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
 from tenantry.db.idempotency_store import KeptAnswer
 from tenantry.db.statements import (
+    BIGINT,
     BIGINTS,
     BLOBS,
     JSONS,
@@ -102,18 +103,19 @@ SELECT c.org_id, c.mode, c.feature, c.used
     BIGINTS,
 )
 _ADD: Final = Statement(
-    f"""
+    """
 INSERT INTO usage_counters AS c (org_id, mode, feature, period_start, period_end, used)
 SELECT * FROM unnest($1, $2, $3, $4, $5, $6)
 ON CONFLICT (org_id, feature, mode, period_start) DO UPDATE
-   SET used = least(c.used + excluded.used, {LARGEST_VALUE}), period_end = excluded.period_end
-""",  # noqa: S608  # our own number
+   SET used = least(c.used + excluded.used, $7), period_end = excluded.period_end
+""",
     TEXTS,
     TEXTS,
     TEXTS,
     BIGINTS,
     BIGINTS,
     BIGINTS,
+    BIGINT,
 )
 # The counter may be new: what the transaction adds to it comes later.
 _MARK_REACHED: Final = Statement(
@@ -308,7 +310,7 @@ async def add(
         for key, (kept, taken, start, _) in first.items()
     ]
     await connection.run_batch(
-        *_ADD.for_rows(counters),
+        *_ADD.for_rows(counters, LARGEST_VALUE),
         *_KEEP_KEYS.for_rows(keys, now),
         commit=True,
     )

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
-from typing import Final, LiteralString
+from typing import Final
 
 import msgspec
 import psycopg
@@ -22,7 +22,7 @@ from tenantry.common.cancellation import cancel
 from tenantry.common.clock import exponential
 from tenantry.db.connection import Connection, Rows
 from tenantry.db.roles import TAKE_STATISTICS
-from tenantry.db.statements import TEXTS, BoundStatement, Statement
+from tenantry.db.statements import BIGINT, TEXTS, BoundStatement, Statement
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.standby_checks import (
     CHANGE_WAIT,
@@ -47,25 +47,26 @@ SELECT set_config(
 )
 """Prepares a transaction that changes what checks read, at any time before its commit."""
 
-_TIMELINE: Final = "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint"
 # Only a hint that no process uses a standby: a step of the clock makes a registration look expired,
-# or valid for too long.
-_IS_VALID: Final[LiteralString] = (
-    f"expires_at BETWEEN clock_timestamp() AND clock_timestamp() + interval '{REGISTRATION_SECONDS} s'"
-)
-# Without a row no function is called: a service that is compatible with PostgreSQL may lack them.
+# or valid for too long. Without a row no function is called: a service that is compatible with
+# PostgreSQL may lack them.
 _REGISTERED: Final = Statement(
-    f"""
-SELECT name, {_TIMELINE}, (pg_current_wal_flush_lsn() - '0/0')::bigint, ({_IS_VALID}) IS NOT TRUE
+    """
+SELECT name,
+       ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
+       (pg_current_wal_flush_lsn() - '0/0')::bigint,
+       (expires_at BETWEEN clock_timestamp() AND clock_timestamp() + $1 * interval '1 s') IS NOT TRUE
   FROM check_standbys
-"""  # noqa: S608  # our own expressions
+""",
+    BIGINT,
 )
 _END_EXPIRED: Final = Statement(
-    f"""
+    """
 UPDATE check_standbys
    SET expires_at = NULL, version = gen_random_uuid()
- WHERE NOT ({_IS_VALID})
-"""  # noqa: S608  # our own expression
+ WHERE NOT (expires_at BETWEEN clock_timestamp() AND clock_timestamp() + $1 * interval '1 s')
+""",
+    BIGINT,
 )
 _ENDED: Final = Statement("SELECT version::text FROM check_standbys WHERE expires_at IS NULL")
 # By the version: a process may have registered the standby again since, and another one ended that.
@@ -126,7 +127,7 @@ async def commit_change(
 
     ``entering`` takes a role that may read the standbys, if the session has none.
     """
-    after = await connection.commit_and_run(calls, (*entering, _REGISTERED()))
+    after = await connection.commit_and_run(calls, (*entering, _REGISTERED(REGISTRATION_SECONDS)))
     committed_at = time.monotonic()
     if after is None:
         return CommittedChange(committed_at, None)
@@ -206,7 +207,7 @@ class StandbyWaits:
         counts any more. One whose standby is registered again meanwhile stays.
         """
         try:
-            if (answer := await self._run(_END_EXPIRED(), _ENDED())) is None:
+            if (answer := await self._run(_END_EXPIRED(REGISTRATION_SECONDS), _ENDED())) is None:
                 return
             versions = [version for (version,) in answer[-1]]
             await asyncio.sleep(CHANGE_WAIT)
