@@ -29,8 +29,7 @@ from tenantry.accounts.tenants import TenantService
 from tenantry.api import auth, projects, webhooks
 from tenantry.api.app import build_api
 from tenantry.api.auth import GatewayCheck
-from tenantry.api.billing import CHECKOUT_PATH, PLANS_PATH, PORTAL_PATH
-from tenantry.api.events import waits_for_changes
+from tenantry.api.billing import PLANS_PATH
 from tenantry.api.guards import Access
 from tenantry.api.openapi import openapi_document, show_openapi
 from tenantry.api.operator_access import OperatorAccess
@@ -38,7 +37,6 @@ from tenantry.api.projects import ProjectList
 from tenantry.api.reference import reference_page, reference_templates, show_reference
 from tenantry.api.routes import api_routes
 from tenantry.api.services import UseCases
-from tenantry.api.webhook_endpoints import waits_for_receiver
 from tenantry.api.webhooks import WebhookReceiver
 from tenantry.audit.operator_trail import OperatorTrail
 from tenantry.audit.trail import AuditService
@@ -75,11 +73,8 @@ from tenantry.billing.tenant_runs import TenantRunner, TenantRuns
 from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.common.tracing import Tracing, is_installed
-from tenantry.dashboard.billing import waits_for_provider
 from tenantry.dashboard.context import PageComponents, dashboard_templates
 from tenantry.dashboard.error_pages import before_page_of, page_of, raw_page_of
-from tenantry.dashboard.events import is_stream
-from tenantry.dashboard.operator_installation import waits_for_services
 from tenantry.dashboard.routes import build_pages, dashboard_routes
 from tenantry.dashboard.sign_in import CALLBACK
 from tenantry.db.background import BackgroundGroup
@@ -116,21 +111,20 @@ from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.client_limits import ClientLimits
 from tenantry.server.cors import CorsPolicy
 from tenantry.server.dispatch import Dispatcher, HotRoutes
-from tenantry.server.health import HEALTH_ROUTES, METRICS_PATH, HealthState, SharedMetrics
+from tenantry.server.health import HEALTH_ROUTES, HealthState, SharedMetrics
 from tenantry.server.metrics import Metrics
 from tenantry.server.page_assets import load_templates, show_asset
 from tenantry.server.protected_resource import METHODS
 from tenantry.server.request_log import LoggingDispatcher
 from tenantry.server.service_app import ServiceApp
 from tenantry.server.shutdown import Shutdown
+from tenantry.server.waiting_paths import waiting_paths
 from tenantry.settings import Settings
 
 _SAMPLED_EVERY: Final = 5.0
 """Seconds."""
 # Running jobs have 15 s; recording their end may then wait for a standby that does not answer.
 _JOBS_END: Final = 20.0
-_WAITING_PATHS: Final = (CHECKOUT_PATH, PORTAL_PATH, METRICS_PATH)
-"""Of routes that wait for the payment provider, or for the next rendering of metrics."""
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +158,7 @@ def build_app(
         service_app(parts, pages, shutdown),
         parts.base.metrics,
         throttled=lambda: parts.admission.throttle.waiting,
-        no_deadline=_waits_for_others,
+        no_deadline=waiting_paths(litestar_routes()),
         limits=ClientLimits(connections=settings.max_connections),
         shutdown=shutdown,
         error_page=partial(raw_page_of, pages.renderer),
@@ -281,20 +275,6 @@ def hot_routes(parts: "Parts") -> HotRoutes:
         for method, path in product(METHODS, resource.paths):
             hot.add(method, path, resource.answer)
     return hot
-
-
-def _waits_for_others(path: str) -> bool:
-    """Whether a path may wait longer than for the database: for the payment provider, for events,
-    for changes, for a receiver of webhooks, for checks of other services or for metrics.
-    """
-    return (
-        path in _WAITING_PATHS
-        or waits_for_provider(path)
-        or is_stream(path)
-        or waits_for_changes(path)
-        or waits_for_receiver(path)
-        or waits_for_services(path)
-    )
 
 
 async def run_jobs(settings: Settings, conninfo: str) -> None:

@@ -39,6 +39,7 @@ from tenantry.domain.features import FeatureValue
 from tenantry.domain.plans import Catalog, Limits, Plan
 from tenantry.domain.prices import PlanPrice
 from tenantry.server.compression import PublicBody
+from tenantry.server.waiting_paths import MAY_WAIT
 
 PLANS_PATH: Final = "/api/v1/plans"
 EVENTS_PATH: Final = "/api/v1/billing/events"
@@ -273,7 +274,8 @@ async def get_billing_event_body(services: Services, event_id: EventId) -> Respo
         "provider_not_configured",
         "provider_refused",
         "provider_unavailable",
-    ),
+    )
+    | MAY_WAIT,
 )
 async def create_checkout_session(
     services: Services,
@@ -311,7 +313,8 @@ async def create_checkout_session(
         "provider_not_configured",
         "provider_refused",
         "provider_unavailable",
-    ),
+    )
+    | MAY_WAIT,
 )
 async def create_portal_session(
     services: Services,

@@ -12,21 +12,17 @@ from tenantry.api.services import Services
 from tenantry.domain.outbound_events import FeedPage, parse_types
 from tenantry.outbound.events_store import EventFilter
 from tenantry.outbound.feed import LONGEST_WAIT
+from tenantry.server.waiting_paths import MAY_WAIT
 
 PATH: Final = "/api/v1/operator/events"
 _LONGEST_TYPES: Final = 2000
-
-
-def waits_for_changes(path: str) -> bool:
-    """Whether a path waits for changes, longer than for the database."""
-    return path == PATH
 
 
 @get(
     PATH,
     guards=[needs_operator()],
     summary="Read the changes of all tenants (operator)",
-    opt=raises("cursor_expired"),
+    opt=raises("cursor_expired") | MAY_WAIT,
 )
 async def list_events(  # the parameters of the route
     services: Services,

@@ -14,10 +14,9 @@ from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.webhook_endpoints import ListedEndpoint, QueuedEvents, WebhookTest
+from tenantry.server.waiting_paths import MAY_WAIT
 
 PATH: Final = "/api/v1/operator/webhook-endpoints"
-LONG_ACTS: Final = ("/test", "/enable", "/resend")
-"""A receiver answers within 15 s; a transaction queues 14,000 events a second (measured)."""
 
 EndpointName = Annotated[str, path_parameter("The endpoint's name in the plan catalog.", "app")]
 _operator = needs_operator()
@@ -38,13 +37,6 @@ class Resend(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     ] = None
 
 
-def waits_for_receiver(path: str) -> bool:
-    """Whether a path waits for a receiver of webhooks, or for all its events to be queued, longer
-    than for one statement.
-    """
-    return path.startswith(PATH) and path.endswith(LONG_ACTS)
-
-
 @get(PATH, guards=[_operator], summary="List webhook endpoints (operator)")
 async def list_webhook_endpoints(services: Services) -> Page[ListedEndpoint]:
     """List the endpoints of the plan catalog, their state, and how many events wait for each: all
@@ -58,6 +50,7 @@ async def list_webhook_endpoints(services: Services) -> Page[ListedEndpoint]:
     guards=[_operator],
     status_code=200,
     summary="Test a webhook endpoint (operator)",
+    opt=MAY_WAIT,  # a receiver answers within 15 s
 )
 async def test_webhook_endpoint(
     services: Services, author: ChangeAuthor, name: EndpointName
@@ -73,6 +66,7 @@ async def test_webhook_endpoint(
     guards=[_operator],
     status_code=200,
     summary="Enable a webhook endpoint (operator)",
+    opt=MAY_WAIT,  # a transaction queues 14,000 events a second (measured)
 )
 async def enable_webhook_endpoint(
     services: Services, author: ChangeAuthor, name: EndpointName
@@ -89,6 +83,7 @@ async def enable_webhook_endpoint(
     guards=[_operator],
     status_code=200,
     summary="Resend webhooks (operator)",
+    opt=MAY_WAIT,
 )
 async def resend_webhooks(
     services: Services,

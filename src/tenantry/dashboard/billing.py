@@ -23,6 +23,7 @@ from tenantry.domain.grants import given_words
 from tenantry.domain.portal import NEW_PAYMENT_METHOD, PortalAction, cancellation, change_of
 from tenantry.domain.tenants import Tenant
 from tenantry.server.problems import STATUSES
+from tenantry.server.waiting_paths import MAY_WAIT
 
 PATH: Final = f"{ORG}/billing"
 _CHECKOUT: Final = "/billing/checkout"
@@ -41,11 +42,6 @@ def is_last_period(tenant: Tenant) -> bool:
     period_end = tenant.current_period_end
     ends_before = ends_at is not None and period_end is not None and ends_at <= period_end
     return is_ending(tenant) and (tenant.cancel_at_period_end or ends_before)
-
-
-def waits_for_provider(path: str) -> bool:
-    """Whether a path waits for the payment provider, which may take longer than the database."""
-    return path.startswith("/orgs/") and path.endswith((_CHECKOUT, _PORTAL))
 
 
 @get(PATH, guards=[PageGuard("billing:read")])
@@ -85,12 +81,12 @@ async def _forget_account(ctx: PageContext) -> None:
         ctx.services.customer_accounts.forget(tenant.stripe_customer_id)
 
 
-@post(ORG + _CHECKOUT, guards=[PageGuard("billing:write")])
+@post(ORG + _CHECKOUT, guards=[PageGuard("billing:write")], opt=MAY_WAIT)
 async def start_checkout(ctx: Context) -> Response[str]:
     return await _redirect_to_provider(ctx, _checkout_url)
 
 
-@post(ORG + _PORTAL, guards=[PageGuard("billing:write")])
+@post(ORG + _PORTAL, guards=[PageGuard("billing:write")], opt=MAY_WAIT)
 async def open_portal(ctx: Context) -> Response[str]:
     return await _redirect_to_provider(ctx, _portal_url)
 

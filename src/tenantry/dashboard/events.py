@@ -18,6 +18,7 @@ from tenantry.dashboard.pager import requested_page
 from tenantry.db.numbered_pages import PageRequest
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.server.security_headers import PAGE_HEADERS
+from tenantry.server.waiting_paths import MAY_WAIT
 
 PATH: Final = f"{ORG}/events"
 _EVENT: Final = PATH + "/{event_id:str}"
@@ -67,12 +68,11 @@ again.
 _MOST_ARRIVAL: Final = 2**62
 
 
-def is_stream(path: str) -> bool:
-    """Whether a path is that of the event stream, which stays open while a page is visible."""
-    return path.startswith("/orgs/") and path.endswith("/events/stream")
-
-
-@get(PATH + "/stream", guards=[PageGuard(_SCOPE, allow_stale_login=True)], opt={SCRIPT_ONLY: True})
+@get(
+    PATH + "/stream",
+    guards=[PageGuard(_SCOPE, allow_stale_login=True)],
+    opt={SCRIPT_ONLY: True, **MAY_WAIT},  # it stays open while a page is visible
+)
 async def stream_events(
     ctx: Context, after: Annotated[int, QueryParameter(name="after", ge=0, le=_MOST_ARRIVAL)] = 0
 ) -> Stream:

@@ -5,7 +5,7 @@ from typing import Final
 
 from litestar import Response, get, post
 
-from tenantry.api.webhook_endpoints import LONG_ACTS, EndpointName
+from tenantry.api.webhook_endpoints import EndpointName
 from tenantry.dashboard import customer_link_form, forms
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
@@ -16,6 +16,7 @@ from tenantry.domain.owner_mails import MAIL_KINDS
 from tenantry.domain.webhook_endpoints import ListedEndpoint, WebhookTest
 from tenantry.installation.findings import problems_of
 from tenantry.installation.state import MOST_ENTRIES
+from tenantry.server.waiting_paths import MAY_WAIT
 
 PATH: Final = OPERATOR_PAGES + "/installation"
 _CHECKS: Final = PATH + "/checks"
@@ -26,13 +27,6 @@ _MOST_EVENTS: Final = 10
 _PAGE_SIZE: Final = 50
 _PAGE: Final = ("Installation", "/installation")
 _NO_EVENT: Final = "This endpoint has no such event. Events are kept for 30 days."
-
-
-def waits_for_services(path: str) -> bool:
-    """Whether a page waits for checks of other services, for a receiver of webhooks, or for all its
-    events to be queued, longer than for one statement.
-    """
-    return path == _CHECKS or (path.startswith(PATH) and path.endswith(LONG_ACTS))
 
 
 @get(PATH, guards=[PageGuard()])
@@ -47,7 +41,7 @@ async def show_installation(ctx: Context) -> Response[str]:
     )
 
 
-@post(_CHECKS, guards=[PageGuard()])
+@post(_CHECKS, guards=[PageGuard()], opt=MAY_WAIT)
 async def check_installation(ctx: Context) -> Response[str]:
     """Show at once what the checks found: it is stored nowhere."""
     findings = await ctx.services.installation.check_all()
@@ -87,20 +81,20 @@ async def show_webhook(ctx: Context, name: EndpointName) -> Response[str]:
     return await _webhook_page(ctx, name)
 
 
-@post(_WEBHOOK + "/test", guards=[PageGuard()])
+@post(_WEBHOOK + "/test", guards=[PageGuard()], opt=MAY_WAIT)
 async def test_webhook(ctx: Context, name: EndpointName) -> Response[str]:
     """Show at once what the receiver answered: it is stored nowhere."""
     tested = await ctx.services.outbound_webhooks.test(ctx.author, name)
     return await _webhook_page(ctx, name, tested=tested)
 
 
-@post(_WEBHOOK + "/enable", guards=[PageGuard()])
+@post(_WEBHOOK + "/enable", guards=[PageGuard()], opt=MAY_WAIT)
 async def enable_webhook(ctx: Context, name: EndpointName) -> Response[str]:
     await ctx.services.outbound_webhooks.enable(ctx.author, name)
     return ctx.redirect_with(FlashMessage.WEBHOOK_ENABLED, _address(name))
 
 
-@post(_WEBHOOK + "/resend", guards=[PageGuard()])
+@post(_WEBHOOK + "/resend", guards=[PageGuard()], opt=MAY_WAIT)
 @waits_for_duplicate
 async def resend_webhooks(ctx: Context, name: EndpointName) -> Response[str]:
     await _endpoint(ctx, name)  # a missing one is no fault of a field

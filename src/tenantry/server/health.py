@@ -15,6 +15,7 @@ from tenantry.server.compression import PublicBody
 from tenantry.server.metrics import Metrics, render_known
 from tenantry.server.service_app import state_of
 from tenantry.server.shutdown import Shutdown
+from tenantry.server.waiting_paths import MAY_WAIT
 
 Check = Callable[[], Awaitable[str | None]]  # returns the problem, or None
 
@@ -23,7 +24,6 @@ ReadDatabaseMetrics = Callable[[], Awaitable[Sequence[Metric] | None]]
 unreachable.
 """
 
-METRICS_PATH: Final = "/metrics"
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -111,10 +111,10 @@ async def readyz(request: Request[Any, Any, Any]) -> Response[Health]:
 
 
 @get(
-    METRICS_PATH,
+    "/metrics",
     include_in_schema=False,
     media_type="text/plain",
-    opt={"public": True},
+    opt={"public": True, **MAY_WAIT},  # for the next rendering
 )
 async def show_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     body = await _health_of(request).metrics.read()

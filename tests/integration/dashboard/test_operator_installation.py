@@ -11,11 +11,8 @@ from typing import Any, Final
 import pytest
 
 from tenantry import __version__
-from tenantry.api.webhook_endpoints import PATH as ENDPOINTS
-from tenantry.api.webhook_endpoints import waits_for_receiver
 from tenantry.common.clock import Timeouts
 from tenantry.common.encoding import new_id
-from tenantry.dashboard.operator_installation import waits_for_services
 from tests.integration.dashboard.operator_trails import check_trails
 from tests.support import events
 from tests.support.app import OPERATOR_TOKEN, PEPPER, WEBHOOK_SECRET
@@ -468,14 +465,6 @@ async def test_faulty_choice_keeps_the_form(
     assert said in page.text
     assert MARKUP not in page.html
     assert await acts(dashboard) == []
-
-
-@pytest.mark.parametrize("act", ["test", "enable", "resend"])
-def test_acts_may_take_longer_than_a_statement(act: str) -> None:
-    assert waits_for_services(f"{APP}/{act}")
-    assert waits_for_receiver(f"{ENDPOINTS}/app/{act}")
-    assert not waits_for_services(APP)
-    assert not waits_for_receiver(ENDPOINTS)
 
 
 async def test_unknown_endpoint_is_not_found(dashboard: Dashboard, olga: Person) -> None:
