@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Json
 
+from tenantry.common.clock import Timeouts
 from tests.support.app import OPERATOR_TOKEN, running_app
 from tests.support.billing import until_blocked
 from tests.support.cases import cases
@@ -413,6 +414,7 @@ async def test_quota_reached_again_is_published_once(
 
 
 async def test_database_away_is_503(service: Service) -> None:
-    async with running_app("host=/nowhere", OPERATOR_TOKEN=OPERATOR_TOKEN) as client:
+    soon = Timeouts(connect=0.3)
+    async with running_app("host=/nowhere", soon, OPERATOR_TOKEN=OPERATOR_TOKEN) as client:
         caller = Caller(client, OPERATOR_TOKEN, X_Act_As_Organization="acme")
         assert refusal(await give_back(caller, "job-1")) == (503, "auth_unavailable")

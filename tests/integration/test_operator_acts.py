@@ -8,6 +8,7 @@ from litestar.routes import HTTPRoute
 
 from tenantry.api.guards import Credential, OperatorRight, RouteGuard
 from tenantry.app import litestar_routes
+from tenantry.common.clock import Timeouts
 from tests.support.app import OPERATOR_TOKEN, running_app
 from tests.support.cases import cases
 from tests.support.service import (
@@ -348,7 +349,8 @@ async def test_caches_learn_what_chooses_the_tenant(service: Service) -> None:
 
 
 async def test_database_away_is_503(service: Service) -> None:
-    async with running_app("host=/nowhere", OPERATOR_TOKEN=OPERATOR_TOKEN) as client:
+    soon = Timeouts(connect=0.3)
+    async with running_app("host=/nowhere", soon, OPERATOR_TOKEN=OPERATOR_TOKEN) as client:
         caller = Caller(client, OPERATOR_TOKEN, X_Act_As_Organization="acme")
         for path in (PROJECTS, KEYS, WHOAMI):
             assert refusal(await caller.get(path)) == (503, "auth_unavailable")
