@@ -377,10 +377,10 @@ async def test_a_mail_without_a_job_gets_a_new_one(
 async def test_a_worker_waits_for_an_unavailable_database(
     database: Database, queue: JobQueue, server: MailServer, postgres: PostgresServer, conninfo: str
 ) -> None:
-    with watched("tenantry.jobs") as log:
+    with watched("tenantry.jobs") as log, watched("procrastinate") as jobs_log:
         async with worker(queue, work_with(database, server)):
-            await queued(database)
-            await mails(server, 1)
+            mail_id = await queued(database)
+            await jobs_log.until(f"(mail_id='{mail_id}') ended with status: Success")
             await cut_off(postgres, conninfo, away=True)
             await log.until("the job worker was interrupted")
             await cut_off(postgres, conninfo, away=False)
